@@ -1,0 +1,70 @@
+"""The values of a settings change: what would change, what it costs, how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One setting's old and new value."""
+
+    name: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """A validated change, ready to be staged: diff, capacity arithmetic in words, warnings, and what it stops."""
+
+    host: str
+    base_sha: str  # of the settings file this plan starts from: compare-and-swap
+    differences: tuple[Difference, ...]
+    text: str  # the whole new settings file
+    capacity: tuple[str, ...] = ()  # lines of arithmetic for the operator
+    warnings: tuple[str, ...] = ()
+    restarts: bool = True
+    requests_in_flight: int | None = None
+
+
+PhaseName = Literal[
+    "staged", "armed", "stopping", "loading", "ready", "probe", "soak", "confirmed",
+    "rolling_back", "rolled_back", "rollback_failed", "base_changed", "busy", "rejected",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One step of an apply as the box reports it; `elapsed_s` counts from the moment it was armed."""
+
+    name: PhaseName
+    elapsed_s: float
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an apply ended. `reason` carries the engine's own line when it failed."""
+
+    status: Literal["confirmed", "rejected", "base_changed", "busy", "rolled_back", "rollback_failed", "unknown"]
+    request_id: str
+    reason: str | None = None
+    generation: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in force afterwards
+    phases: tuple[Phase, ...] = ()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One numbered settings file on the box."""
+
+    number: int
+    sha: str
+    when: str  # ISO 8601
+    who: str
+    outcome: str
+    request_id: str | None = None
+    differences: tuple[Difference, ...] = ()

@@ -1,0 +1,70 @@
+"""What both faces, the CLI and the TUI, may ask of one host. `console/host.py` does it over SSH; tests use a recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from console.box.values import Record, ServiceState
+from console.deployment.change import ChangePlan, Generation, Outcome, Phase
+from console.experiments.playbook import Playbook
+from console.snapshot import Snapshot
+
+
+class Operations(Protocol):
+    """One host, as the faces see it. Every method raises `OperatorError` for what the operator should read."""
+
+    name: str
+
+    def snapshots(self) -> AsyncIterator[Snapshot]:
+        """A new Snapshot whenever something changed, at most ten a second, over reconnects, until closed."""
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """One Snapshot now (the `status` verb)."""
+        ...
+
+    def records(self, *, since: str | None, follow: bool) -> AsyncIterator[Sequence[Record]]:
+        """Journal records in batches, each exactly once; ends by itself only when `follow` is false."""
+        ...
+
+    async def plan(self, changes: Mapping[str, str]) -> ChangePlan:
+        """Validate `changes` (leaf name -> text) against the settings on the box; nothing is touched."""
+        ...
+
+    def apply(self, plan: ChangePlan) -> AsyncIterator[Phase | Outcome]:
+        """Stage the plan and follow it to its end; the last item is the Outcome."""
+        ...
+
+    async def history(self) -> Sequence[Generation]:
+        """Every settings generation on the box, newest first."""
+        ...
+
+    async def service(self, verb: str) -> ServiceState:
+        """`start`, `stop` or `restart` without a settings change; returns the state reached."""
+        ...
+
+    def playbooks(self) -> Sequence[Playbook]:
+        """The catalogue: built-in script files and the user's own, each with its validity."""
+        ...
+
+    def run(self, playbook: Playbook, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Start a playbook detached and yield its events (measurement.md 4.5); the last is `{"type": "result", …}`
+        with the stored run's id, status, exit code, summary and verdict."""
+        ...
+
+    def attach(self, run_id: str) -> AsyncIterator[dict[str, Any]]:
+        """Events of a run from its start, then live; ends as `run` does."""
+        ...
+
+    async def cancel(self, run_id: str) -> None:
+        """Ask a run to stop, then make sure that it has."""
+        ...
+
+    def reconnect(self) -> None:
+        """Try the link again at once."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection; leaves nothing running on the box except what is meant to run on."""
+        ...
