@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from console.box.values import LinkState, Record, ServiceState
+from console.telemetry.alarms import Alarm as Alarm
 from console.telemetry.sample import Sample
 
 
@@ -87,15 +88,6 @@ class TreeFigures:
     nodes: tuple[TreeNode, ...]
     budget: int
     commit_length: int
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """Something the operator should look at: a sentence and the key that leads on."""
-
-    code: str
-    sentence: str
-    key: str | None = None
 
 
 @dataclass(frozen=True)
