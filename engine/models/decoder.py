@@ -1,0 +1,55 @@
+"""Decoder: the target model as the engine runs it, one flat row of tokens at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from engine.models.config import ModelConfig
+from engine.models.layers import Attend, DecoderLayer, Linear, RMSNorm, RotaryTables
+from kernels.linear import linear
+
+
+class Decoder(nn.Module):
+    """A dense decoder. Parameter names are the checkpoint's without its `model.` prefix, projections fused."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
+        self.rotary = RotaryTables(config.rope, config.head_dim)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The arithmetic the weights are kept in."""
+        return self.embed_tokens.weight.dtype
+
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attend: Attend, taps: tuple[int, ...] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """token_ids, positions int64 [tokens] -> (final-normed hidden [tokens, hidden], features [tokens, taps * hidden]).
+
+        `features` holds, tap by tap, the residual stream after layer l for each l of `taps`. Every row is a token of
+        its own: what it sees of the others is `attend`'s affair, and its position comes from `positions` alone.
+        """
+        x = self.embed(token_ids)
+        tables = self.rotary(positions, x.dtype)
+        after: dict[int, Tensor] = {}
+        for index, layer in enumerate(self.layers):
+            x = layer(x, tables, attend)
+            if index in taps:
+                after[index] = x
+        features = torch.cat([after[tap] for tap in taps], dim=-1) if taps else x.new_empty(len(x), 0)
+        return self.norm(x), features
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """Token ids of any shape -> their embeddings [..., hidden]."""
+        return nn.functional.embedding(token_ids, self.embed_tokens.weight)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final-normed hidden [..., hidden] -> logits [..., vocab] in the model's dtype."""
+        head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        return linear(hidden, head)
