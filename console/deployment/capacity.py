@@ -1,0 +1,187 @@
+"""How many tokens fit: KV bytes a token from a Hugging Face config, pages, and the sentences an operator reads.
+
+Pure arithmetic. What the running engine reports of its own pool is put beside it, never mixed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from console.errors import UsageError
+
+ELEMENT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "float8_e4m3fn": 1}
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """What one token leaves in the KV cache.
+
+    Grouped-query attention keeps a key and a value of `kv_heads * head_dim` in each layer; multi-head latent attention
+    (`latent_dim` set: `kv_lora_rank + qk_rope_head_dim`) keeps one vector that all heads share.
+    """
+
+    architecture: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    max_position_embeddings: int  # tokens the model's config supports, RoPE scaling included
+    dtype: str  # of the weights, as the config names it
+    latent_dim: int | None = None
+
+    def bytes_per_token(self, element_bytes: int, tensor_parallel: int = 1) -> int:
+        """KV bytes one token takes on one device.
+
+        Heads are split over the devices, and repeated where there are fewer heads than devices; a latent vector is
+        the same for every head, so each device holds all of it.
+        """
+        if self.latent_dim is not None:
+            return self.layers * self.latent_dim * element_bytes
+        return 2 * self.layers * ceil(self.kv_heads / tensor_parallel) * self.head_dim * element_bytes
+
+
+def kv_shape(config: Mapping[str, Any]) -> KvShape:
+    """The KV shape of a model's `config.json`, in old (`rope_scaling`) or new (`rope_parameters`) form, or nested in
+    `text_config`; a missing key is a `UsageError` that names it."""
+    text = config.get("text_config", config)
+    architectures = config.get("architectures") or text.get("architectures") or ["unknown"]
+    heads = _whole(text, "num_attention_heads")
+    latent = None
+    if text.get("kv_lora_rank") is not None:
+        latent = _whole(text, "kv_lora_rank") + _whole(text, "qk_rope_head_dim")
+    return KvShape(
+        architecture=str(architectures[0]),
+        layers=_whole(text, "num_hidden_layers"),
+        kv_heads=int(text.get("num_key_value_heads") or heads),
+        head_dim=int(text.get("head_dim") or _whole(text, "hidden_size") // heads),
+        max_position_embeddings=_longest_context(text),
+        dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
+        latent_dim=latent,
+    )
+
+
+def _longest_context(text: Mapping[str, Any]) -> int:
+    """Tokens the positions reach. A scaled RoPE that names its original length reaches factor times that length, or
+    what the config states where that is more (configs differ in whether they state the length before or after)."""
+    stated = _whole(text, "max_position_embeddings")
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "yarn" and factor:
+        return max(stated, int((original or stated) * factor)) if original else int(stated * factor)
+    return stated
+
+
+def _whole(text: Mapping[str, Any], key: str) -> int:
+    value = text.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{key} is missing or no whole number", where="config.json", mend="is this a model folder?")
+    return value
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """A pool and what fits in it. Bytes are of one device."""
+
+    bytes_per_token: int
+    page_size: int  # tokens
+    pages: int
+    context_length: int  # tokens of the longest request
+
+    @property
+    def tokens(self) -> int:
+        """Tokens the whole pool holds."""
+        return self.pages * self.page_size
+
+    @property
+    def pages_per_request(self) -> int:
+        """Pages one request of full length takes: the last page is paid for whole."""
+        return ceil(self.context_length / self.page_size)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the whole pool on one device."""
+        return self.tokens * self.bytes_per_token
+
+    @property
+    def full_length_requests(self) -> float:
+        """Requests of full length that fit at once; below 1 the context length cannot be reached."""
+        return self.pages / self.pages_per_request
+
+    @property
+    def fits(self) -> bool:
+        """Whether one request of full length fits."""
+        return self.pages >= self.pages_per_request
+
+    def sentences(self) -> tuple[str, ...]:
+        """The arithmetic in words, as the Service screen and `--dry-run` show it."""
+        need = self.pages_per_request * self.page_size * self.bytes_per_token
+        verdict = f"{self.full_length_requests:.1f} requests at full length" if self.fits else "does not fit"
+        return (
+            f"{self.context_length:,} tokens × {self.bytes_per_token:,} B = {in_words(need)} of {in_words(self.pool_bytes)}"
+            f" in the pool → {verdict}",
+            f"{self.pages:,} pages of {self.page_size} tokens = {self.tokens:,} tokens",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object `ddtree capacity --json` prints."""
+        return {
+            "bytes_per_token": self.bytes_per_token,
+            "page_size": self.page_size,
+            "pages": self.pages,
+            "pages_per_request": self.pages_per_request,
+            "pool_bytes": self.pool_bytes,
+            "tokens": self.tokens,
+            "context_length": self.context_length,
+            "full_length_requests": round(self.full_length_requests, 3),
+            "fits": self.fits,
+        }
+
+
+def pool_of(bytes_per_token: int, page_size: int, memory_bytes: int, context_length: int) -> Capacity:
+    """The pool that `memory_bytes` of one device hold, in whole pages."""
+    return Capacity(bytes_per_token, page_size, memory_bytes // (bytes_per_token * page_size), context_length)
+
+
+def element_bytes(kv_dtype: str, model_dtype: str) -> int:
+    """Bytes of one KV element; `auto` follows the weights, and an unknown weight type counts as bfloat16."""
+    return ELEMENT_BYTES.get(model_dtype if kv_dtype == "auto" else kv_dtype, 2)
+
+
+def check_context(context_length: int, shape: KvShape, *, pages: int, page_size: int) -> None:
+    """Refuse a context length that cannot be reached, with both numbers.
+
+    Args:
+        context_length: tokens asked for; 0 stands for the model's own maximum.
+        shape: of the target model.
+        pages: pages of the pool where they are fixed, else 0.
+        page_size: tokens a page.
+
+    Raises:
+        UsageError: above what the model supports, or above what a fixed pool holds.
+    """
+    if context_length > shape.max_position_embeddings:
+        raise UsageError(
+            f"{context_length} is above the model's {shape.max_position_embeddings}",
+            where="context_length",
+            mend=f"use {shape.max_position_embeddings} or less",
+        )
+    wanted = context_length or shape.max_position_embeddings
+    if pages and wanted > pages * page_size:
+        raise UsageError(
+            f"{wanted} needs {ceil(wanted / page_size)} pages of {page_size}, the pool has {pages} ({pages * page_size} tokens)",
+            where="context_length",
+            mend=f"use {pages * page_size} or less, or pages={ceil(wanted / page_size)}",
+        )
+
+
+def in_words(count: int) -> str:
+    """Bytes in decimal units, three digits: `14.1 GB`, `345 kB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 999.5 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 99.95 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("unreachable")
