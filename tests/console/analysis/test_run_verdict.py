@@ -1,0 +1,128 @@
+"""The verdict of a run from its sample rows."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from console.analysis.run_verdict import exit_code_of, verdict_of_run
+from console.analysis.statistics import ratio_interval, ratio_of_sums
+
+
+def request(level: int, commit: float, step_ms: float, *, tokens: int = 96, **more: Any) -> dict[str, Any]:
+    steps = round(tokens / commit)
+    return {
+        "P": level,
+        "N": tokens,
+        "N_usage": tokens + 1,
+        "steps": steps,
+        "decode_s": steps * step_ms / 1000.0,
+        "ttft_s": 0.1,
+        "level": level,
+        "ctx_mid": level + tokens / 2,
+        "finish": "length",
+        "cached": 0,
+        "distinct2": 0.9,
+        **more,
+    }
+
+
+def sweep(step: Any, commit: Any, noise: float = 0.01) -> list[dict[str, Any]]:
+    draw = random.Random(7)
+    return [
+        request(x, commit(x), step(x) * (1 + noise * draw.uniform(-1, 1)))
+        for _ in range(3)
+        for x in (50, 1000, 2000, 4000, 7500)
+    ]
+
+
+def test_a_curve_of_five_levels_is_explained_by_context_and_acceptance() -> None:
+    report = verdict_of_run("context_curve", sweep(lambda x: 30 + 0.004 * x, lambda x: 3.0 if x < 3000 else 2.0), {})
+    assert report["class"] == "explained"
+    assert len(report["levels"]) == 5
+    assert report["fit"]["b_ms_per_token"] == pytest.approx(0.004, rel=0.05)
+    assert report["factors"]["acceptance"] == pytest.approx(1.5, rel=0.02)
+    assert report["factors"]["context"] == pytest.approx((30 + 0.004 * 7548) / (30 + 0.004 * 98), rel=0.02)
+    covered = [
+        level["step_ms_ci"][0] < 30 + 0.004 * level["context"] < level["step_ms_ci"][1] for level in report["levels"]
+    ]
+    assert sum(covered) >= 4, "95 % intervals miss the true step time of one level in twenty"
+    assert all(level["step_ms_ci"][1] - level["step_ms_ci"][0] < 2.0 for level in report["levels"])
+    assert exit_code_of(report["class"]) == 0
+
+
+def test_a_step_that_the_curve_cannot_follow_leaves_a_residual() -> None:
+    # A fallback that makes one end slow although context does not ask for it: not non-negative polynomial in x.
+    rows = sweep(lambda x: 60.0 if x == 50 else 30 + 0.004 * x, lambda x: 3.0)
+    report = verdict_of_run("context_curve", rows, {})
+    assert report["class"] == "unexplained"
+    assert exit_code_of(report["class"]) == 6
+
+
+def test_repetition_loops_void_a_run() -> None:
+    rows = [{**r, "distinct2": 0.1} for r in sweep(lambda x: 30.0, lambda x: 6.0)]
+    report = verdict_of_run("context_curve", rows, {})
+    assert report["class"] == "void:degenerate_output"
+    assert exit_code_of(report["class"]) == 7
+
+
+def test_one_loop_is_left_out_with_its_cause_and_the_rest_counts() -> None:
+    rows = sweep(lambda x: 30 + 0.004 * x, lambda x: 3.0)
+    rows[0]["distinct2"] = 0.05
+    report = verdict_of_run("context_curve", rows, {})
+    assert report["class"] == "explained"
+    assert report["warnings"][0]["code"] == "excluded" and "1 of 15" in report["warnings"][0]["msg"]
+
+
+def test_tokens_counted_differently_by_engine_and_playbook_void_a_run() -> None:
+    rows = sweep(lambda x: 30.0, lambda x: 3.0)
+    rows[3]["N_usage"] = 120
+    assert verdict_of_run("context_curve", rows, {})["class"] == "void:token_count"
+
+
+def test_a_commit_length_above_the_block_is_inconsistent() -> None:
+    report = verdict_of_run("context_curve", sweep(lambda x: 30.0, lambda x: 9.0), {"block_size": 8})
+    assert report["class"] == "inconsistent_data"
+
+
+def test_without_exact_steps_nothing_is_guessed() -> None:
+    rows = [{**r, "steps": None} for r in sweep(lambda x: 30.0, lambda x: 3.0)]
+    report = verdict_of_run("context_curve", rows, {})
+    assert report["class"] == "inconclusive" and report["levels"] == []
+
+
+def test_one_level_is_a_health_line_with_the_identity() -> None:
+    report = verdict_of_run("quick_probe", [request(50, 3.0, 30.0), request(50, 3.0, 31.0)], {})
+    assert report["class"] == "healthy"
+    level = report["levels"][0]
+    assert level["tok_s"] == pytest.approx(level["commit_length"] / level["step_ms"] * 1000.0, rel=1e-12)
+
+
+def test_a_drafter_whose_tokens_are_never_kept_is_called_out() -> None:
+    report = verdict_of_run("quick_probe", [request(50, 1.0, 30.0)] * 3, {})
+    assert report["class"] == "commit_collapsed"
+    assert exit_code_of(report["class"]) == 3
+
+
+def test_an_empty_run_is_void() -> None:
+    assert verdict_of_run("quick_probe", [], {})["class"] == "void:no_requests"
+
+
+def test_means_are_ratios_of_sums() -> None:
+    assert ratio_of_sums([100, 900], [50, 150]) == 5.0
+    assert ratio_of_sums([15], [0.371]) == pytest.approx(40.431, abs=1e-3)
+    assert ratio_of_sums([], []) is None
+
+
+def test_the_interval_of_a_ratio_covers_about_as_often_as_it_says() -> None:
+    draw = random.Random(3)
+    hits = 0
+    for _ in range(400):
+        steps = [draw.randint(20, 40) for _ in range(6)]
+        tokens = [sum(draw.choice((1, 2, 3, 4, 5)) for _ in range(s)) for s in steps]
+        interval = ratio_interval(tokens, steps)
+        assert interval is not None
+        hits += interval[0] <= 3.0 <= interval[1]
+    assert 0.90 <= hits / 400 <= 0.99
