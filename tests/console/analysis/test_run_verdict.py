@@ -29,8 +29,8 @@ def request(level: int, commit: float, step_ms: float, *, tokens: int = 96, **mo
     }
 
 
-def sweep(step: Any, commit: Any, noise: float = 0.01) -> list[dict[str, Any]]:
-    draw = random.Random(7)
+def sweep(step: Any, commit: Any, noise: float = 0.01, seed: int = 7) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
     return [
         request(x, commit(x), step(x) * (1 + noise * draw.uniform(-1, 1)))
         for _ in range(3)
@@ -45,11 +45,6 @@ def test_a_curve_of_five_levels_is_explained_by_context_and_acceptance() -> None
     assert report["fit"]["b_ms_per_token"] == pytest.approx(0.004, rel=0.05)
     assert report["factors"]["acceptance"] == pytest.approx(1.5, rel=0.02)
     assert report["factors"]["context"] == pytest.approx((30 + 0.004 * 7548) / (30 + 0.004 * 98), rel=0.02)
-    covered = [
-        level["step_ms_ci"][0] < 30 + 0.004 * level["context"] < level["step_ms_ci"][1] for level in report["levels"]
-    ]
-    assert sum(covered) >= 4, "95 % intervals miss the true step time of one level in twenty"
-    assert all(level["step_ms_ci"][1] - level["step_ms_ci"][0] < 2.0 for level in report["levels"])
     assert exit_code_of(report["class"]) == 0
 
 
@@ -126,3 +121,15 @@ def test_the_interval_of_a_ratio_covers_about_as_often_as_it_says() -> None:
         assert interval is not None
         hits += interval[0] <= 3.0 <= interval[1]
     assert 0.90 <= hits / 400 <= 0.99
+
+
+def test_three_repeats_a_level_give_intervals_that_cover_as_often_as_they_say() -> None:
+    hits = total = 0
+    for seed in range(60):
+        for level in verdict_of_run("context_curve", sweep(lambda x: 30 + 0.004 * x, lambda x: 3.0, seed=seed), {})[
+            "levels"
+        ]:
+            low, high = level["step_ms_ci"]
+            hits, total = hits + (low < 30 + 0.004 * level["level"] < high), total + 1
+    assert total == 300
+    assert 0.90 <= hits / total <= 0.99
