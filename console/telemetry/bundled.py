@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, cast, get_args
 
 from console.telemetry.logfmt import parse_logfmt
+from console.telemetry.reader import SKIPPED, Reading
 from console.telemetry.sample import Sample, SampleKind
 
 ENGINE = "bundled"
@@ -56,19 +57,19 @@ class BundledReader:
     def __init__(self) -> None:
         self._last_seq: int | None = None
 
-    def read(self, message: str, time: str | None) -> tuple[Sample, ...] | None:
-        """The line's Sample, or None when the line is no record."""
+    def read(self, message: str, time: str | None) -> Reading:
+        """The line's Sample, if it is a record."""
         sample = parse_line(message, time)
         if sample is None:
-            return None
+            return SKIPPED
         seq = sample.extra.get("seq")
         if not isinstance(seq, int):
-            return (sample,)
+            return Reading(True, (sample,))
         before, self._last_seq = self._last_seq, seq
         if before is None or seq <= before + 1:  # a count that falls is a restart, not a loss
-            return (sample,)
+            return Reading(True, (sample,))
         lost = f"{seq - before - 1} lines lost before this one (seq {before}, then {seq})"
-        return (replace(sample, notes=(*sample.notes, lost)),)
+        return Reading(True, (replace(sample, notes=(*sample.notes, lost)),))
 
     def finish(self) -> tuple[Sample, ...]:
         """Nothing: here a record is one line."""
