@@ -1,0 +1,107 @@
+"""The draft tree as a picture: depth grows to the right, the accepted path is the solid top line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from console.snapshot import TreeFigures, TreeNode
+from console.tui.glyphs import Glyphs, shown
+from console.tui.tones import GOOD, PLAIN, QUIET, Piece, label, row
+from console.tui.view import View
+from console.tui.words import count_of, percent
+
+_LONGEST_TOKEN = 12
+
+
+def draw_tree(view: View, width: int, height: int) -> list[Content]:
+    """The newest sampled tree cut to the pane, then what it cost and kept."""
+    snapshot = view.snapshot
+    if snapshot is None:
+        return []
+    if snapshot.tree is None or not snapshot.tree.nodes:
+        why = "speculation is off" if snapshot.settings.get("mode") == "off" else "none sampled yet"
+        return [row("tree", (why, QUIET))]
+    lines = picture(snapshot.tree.nodes, view.glyphs)
+    room = max(1, height - 1) if height else len(lines)
+    drawn, hidden = lines[:room], lines[room:]
+    caption = _caption(view, snapshot.tree, len(hidden))
+    out = [Content.assemble(label("tree" if index == 0 else ""), *line) for index, line in enumerate(drawn)]
+    return [*out, caption] if height != 1 else out
+
+
+def picture(nodes: Sequence[TreeNode], glyphs: Glyphs) -> list[list[Piece]]:
+    """The tree as lines of pieces; a node's likeliest or accepted child stands on its own line, the others below."""
+    children: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        children.setdefault(node.parent, []).append(index)
+    for brothers in children.values():
+        brothers.sort(key=lambda index: (not nodes[index].accepted, -(nodes[index].probability or 0.0), index))
+    widths: dict[int, int] = {}
+    for node in nodes:
+        widths[node.depth] = max(widths.get(node.depth, 0), len(_label_text(node, glyphs)))
+    return [line for root in children.get(-1, ()) for line in _grown(root, nodes, children, widths, glyphs)]
+
+
+def _grown(
+    index: int,
+    nodes: Sequence[TreeNode],
+    children: dict[int, list[int]],
+    widths: dict[int, int],
+    glyphs: Glyphs,
+) -> list[list[Piece]]:
+    node = nodes[index]
+    text = _label_text(node, glyphs)
+    own: Piece = (text, f"bold {GOOD}" if node.accepted else PLAIN if node.parent < 0 else QUIET)
+    brothers = children.get(index, [])
+    if not brothers:
+        return [[own]]
+    width, rule = widths[node.depth], glyphs.rule
+    blank = " " * width
+    lines: list[list[Piece]] = []
+    for place, child in enumerate(brothers):
+        tone = GOOD if nodes[child].accepted else QUIET
+        first, last = place == 0, place == len(brothers) - 1
+        for depth, line in enumerate(_grown(child, nodes, children, widths, glyphs)):
+            if depth:
+                head: list[Piece] = [blank, ("   " if last else glyphs.branch_pass, QUIET)]
+            elif first:
+                joint = glyphs.branch_only if last else glyphs.branch_first
+                head = [own, (f" {rule * (width - len(text) - 1)}" if width > len(text) else "", tone), (joint, tone)]
+            else:
+                head = [blank, (glyphs.branch_last if last else glyphs.branch_next, tone)]
+            lines.append([*head, " ", *line])
+    return lines
+
+
+def _label_text(node: TreeNode, glyphs: Glyphs) -> str:
+    mark = glyphs.dot if node.accepted or node.parent < 0 else glyphs.ring
+    token = shown(node.text[1:] if len(node.text) > 1 and node.text[0] == " " else node.text, glyphs)
+    if not token.strip():
+        token = "' '"
+    if len(token) > _LONGEST_TOKEN:
+        token = token[: _LONGEST_TOKEN - len(glyphs.ellipsis)] + glyphs.ellipsis
+    return f"{mark} {token}{_probability(node)} "
+
+
+def _probability(node: TreeNode) -> str:
+    if node.probability is None or node.parent < 0:
+        return ""
+    return f" {node.probability:.2f}".replace(" 0.", " .")
+
+
+def _caption(view: View, tree: TreeFigures, hidden: int) -> Content:
+    snapshot = view.snapshot
+    assert snapshot is not None
+    parts: list[Piece] = [
+        (f"kept {tree.commit_length}", PLAIN),
+        (f" of budget {tree.budget}, {count_of(len(tree.nodes) - 1, 'draft')}", QUIET),
+    ]
+    if snapshot.spine_hit_rate is not None:
+        parts.append((f"   spine hit {percent(snapshot.spine_hit_rate)}", QUIET))
+    if snapshot.branch_gain is not None:
+        parts.append((f"   branch gain {snapshot.branch_gain:+.2f}", QUIET))
+    if hidden:
+        parts.append((f"   {count_of(hidden, 'more row')}: z shows all", QUIET))
+    return row("", *parts)

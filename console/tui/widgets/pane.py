@@ -1,0 +1,71 @@
+"""Pane: a widget whose picture is a pure function of a View and of its own size, repainted only when it differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.content import Content
+from textual.events import Resize
+from textual.geometry import Size
+from textual.widget import Widget
+
+from console.tui.tones import fitted
+from console.tui.view import View
+
+Draw = Callable[[View, int, int], list[Content]]
+"""(view, columns, rows) -> at most `rows` lines, none wider than `columns`; `rows` is 0 where the height is free."""
+
+
+class Pane(Widget):
+    """Shows what `draw` makes of the newest View. With `tall=False` it is as high as its lines, else as CSS says."""
+
+    def __init__(
+        self,
+        draw: Draw,
+        *,
+        id: str | None = None,  # the name Textual's own widgets give it
+        classes: str | None = None,
+        tall: bool = False,
+        zoomable: bool = False,
+    ) -> None:
+        super().__init__(id=id, classes=classes, markup=False)
+        self._draw = draw
+        self._tall = tall
+        self._view: View | None = None
+        self._picture = Content("")
+        self.can_focus = zoomable
+
+    def show(self, view: View) -> None:
+        """Draw `view`; nothing is repainted when the picture is the one on screen."""
+        self._view = view
+        width, height = self.content_size
+        if width == 0:
+            return
+        picture = self._drawn(view, width, height if self._tall else 0)
+        if picture.is_same(self._picture):
+            return
+        grown = picture.plain.count("\n") != self._picture.plain.count("\n") or bool(picture) != bool(self._picture)
+        self._picture = picture
+        self.refresh(layout=grown and not self._tall)
+
+    def render(self) -> Content:
+        """The picture, for Textual."""
+        return self._picture
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Rows wanted where CSS leaves the height open."""
+        if self._tall or self._view is None:
+            return super().get_content_height(container, viewport, width)
+        picture = self._drawn(self._view, width, 0)
+        return picture.plain.count("\n") + 1 if picture else 0
+
+    def on_resize(self, event: Resize) -> None:
+        """Draw again at the new size."""
+        if self._view is not None:
+            self.show(self._view)
+
+    def _drawn(self, view: View, width: int, height: int) -> Content:
+        lines = self._draw(view, width, height)
+        if height:
+            lines = lines[:height]
+        return Content("\n").join(fitted(line, width, view.glyphs) for line in lines)
