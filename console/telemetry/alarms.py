@@ -50,6 +50,7 @@ class Facts:
     quiet_s: float | None = None  # since the last token, or since requests began to run
     queue: tuple[int, ...] = ()  # requests waiting, as last polled, oldest first
     kv_fraction: float | None = None  # 0..1
+    graphs_expected: bool = False  # the box has GPUs, where eager decoding is a loss
     throttles: Mapping[int, str] = field(default_factory=dict)  # GPU index -> the driver's reason
     settings: Mapping[str, Any] = field(default_factory=dict)  # in force
     asked: Mapping[str, Any] = field(default_factory=dict)  # asked for by name; what is left to the engine is not here
@@ -99,7 +100,7 @@ def _commit_collapsed(facts: Facts) -> Alarm | None:
 
 
 def _no_graph(facts: Facts) -> Alarm | None:
-    if not facts.running or not facts.samples or facts.samples[-1].graph is not False:
+    if not facts.graphs_expected or not facts.running or not facts.samples or facts.samples[-1].graph is not False:
         return None
     return Alarm("graph_off", "Decoding runs without a captured graph.", "3")
 

@@ -90,6 +90,8 @@ class _Window:
         kv_used, kv_total, page = self.count("kv_used"), self.count("kv_total"), self.count("page")
         graph = self.values.get("graph")
         stepped = self.kind != "prefill"
+        cached = None if stepped else self.count("cached")
+        computed = tokens - cached if tokens is not None and cached is not None and cached <= tokens else tokens
         return Sample(
             self.kind,
             ENGINE,
@@ -98,7 +100,7 @@ class _Window:
             steps=steps,
             commit_length=self.ratio("commit_length", tokens, steps, "tokens", "steps") if stepped else None,
             step_ms=self.ratio("step_ms", wall_ms, steps, "wall_ms", "steps") if stepped else None,
-            tok_s=self.ratio("tok_s", None if tokens is None else tokens * 1000.0, wall_ms, "tokens", "wall_ms"),
+            tok_s=self.ratio("tok_s", None if computed is None else computed * 1000.0, wall_ms, "tokens", "wall_ms"),
             context=self.count("ctx"),
             running=self.count("running"),
             queued=self.count("queued"),
@@ -175,7 +177,9 @@ def _typed_all(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _typed(text: str) -> Any:
-    """`text` as int, as finite float, or as it is."""
+    """`text` as the engine meant it: true/false, int, finite float, or as it is."""
+    if text in ("true", "false"):
+        return text == "true"
     if not _NUMBER.fullmatch(text):
         return text
     if text.lstrip("-").isdecimal():

@@ -22,6 +22,7 @@ WELL = Facts(
     quiet_s=0.4,
     queue=(0, 0, 0),
     kv_fraction=0.5,
+    graphs_expected=True,
     settings={"mode": "ddtree", "page_size": 16},
     asked={"page_size": 16},
 )
@@ -68,7 +69,8 @@ def test_each_alarm_is_a_sentence_with_a_key(change: dict[str, object], code: st
         {"samples": windows(1.0, extra={"budget": 0})},  # this request switched it off for itself
         {"samples": windows(1.0, count=1)},  # 20 steps prove nothing
         {"samples": windows(1.0, count=4) + windows(3.0, count=2)},  # it has recovered
-        {"samples": windows(2.9, graph=None)},  # no graphs on this machine
+        {"samples": windows(2.9, graph=None)},  # the engine does not say
+        {"samples": windows(2.9, graph=False), "graphs_expected": False},  # no GPU, so no graphs
         {"quiet_s": 31.0, "running": 0},  # idle
         {"queue": (4, 2), "kv_fraction": 0.95},  # the queue drains
         {"queue": (1, 9), "kv_fraction": 0.5},  # the pool has room

@@ -141,6 +141,26 @@ def test_the_ready_line_keeps_its_settings() -> None:
     assert sample.extra["device"] == "NVIDIA H200"
 
 
+def test_a_prefill_counts_the_tokens_it_computed_and_has_no_steps() -> None:
+    sample = sample_of(
+        "prefill seq=4 req=r1 tokens=1000 cached=600 wall_ms=200 queue_ms=1.5 running=1 queued=0 page=16"
+    )
+    assert (sample.kind, sample.tokens, sample.tok_s) == ("prefill", 1000, 2000.0)
+    assert sample.commit_length is None and sample.step_ms is None
+    assert sample.extra["cached"] == 600
+
+
+def test_a_request_line_gives_the_totals_of_its_steps() -> None:
+    sample = sample_of(
+        "request seq=9 req=r1 finish=length prompt_tokens=12 output_tokens=65 cached=0 queue_ms=0.1 prefill_ms=20 "
+        "ttft_ms=20.4 steps=32 tokens=64 wall_ms=640 draft_ms=64 nodes=512 hist=0,32 mode=ddtree budget=16"
+    )
+    assert (sample.kind, sample.commit_length, sample.step_ms, sample.tok_s) == ("request", 2.0, 20.0, 100.0)
+    assert sample.stages_ms == {"draft": 2.0}
+    assert (sample.extra["ttft_ms"], sample.extra["finish"], sample.extra["output_tokens"]) == (20.4, "length", 65)
+    assert sample.notes == ()
+
+
 def test_lost_lines_are_seen_by_the_engines_own_count() -> None:
     reader = BundledReader()
     notes = [
