@@ -1,0 +1,177 @@
+"""Runtime: a loaded target, its drafter and the KV pool they share; what every request runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import torch
+
+from engine.cache import KvStore, PagePool
+from engine.config import EngineConfig
+from engine.draft import Drafting
+from engine.drafter import Drafter, load_drafter
+from engine.drafter_config import DrafterConfig
+from engine.errors import EngineError
+from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder
+from engine.models.loader import load_target, read_model_config
+from engine.sampling import Sampling
+
+__all__ = ["Runtime", "Sampling", "Speculation", "load_runtime"]
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How a request drafts: "ddtree" with `tree_budget` nodes a round, "dflash" (the block as one chain), or "off"."""
+
+    mode: Literal["off", "dflash", "ddtree"]
+    tree_budget: int = 16
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What is loaded. `config` holds the settings in force: zeros and "auto" replaced by what they came to."""
+
+    config: EngineConfig
+    target: Decoder
+    pool: PagePool
+    target_kv: KvStore
+    drafting: Drafting | None
+
+    @property
+    def max_context(self) -> int:
+        """The most tokens a request may have, prompt and answer together."""
+        return self.config.context.context_length
+
+    @property
+    def drafter(self) -> Drafter | None:
+        return self.drafting.drafter if self.drafting else None
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a draft block has, the seed included; 1 without a drafter."""
+        return self.drafting.block_size if self.drafting else 1
+
+    @property
+    def pages_total(self) -> int:
+        return self.pool.total
+
+    @property
+    def pages_used(self) -> int:
+        return self.pool.used
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens the pool holds."""
+        return self.pool.total * self.pool.page_size
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes a token takes in the target's cache and the drafter's."""
+        drafter = self.drafter.config if self.drafter else None
+        return kv_bytes_per_token(self.target.config, drafter, self.target.dtype)
+
+
+def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda phase: None) -> Runtime:
+    """Load what `config` names; `on_phase` is told each phase in words as it begins.
+
+    Raises EngineError in one line: a folder that does not hold what it should, a drafter that does not fit, a context
+    longer than the model or the pool holds.
+    """
+    folder = Path(config.model.path)
+    dtype = resolve_dtype(config.model.dtype, read_model_config(folder))
+    on_phase("loading the target's weights")
+    target = load_target(folder, dtype)
+    drafter = None
+    if config.model.drafter:
+        on_phase("loading the drafter's weights")
+        drafter = load_drafter(Path(config.model.drafter), target.config, dtype)
+    config = _in_force(config, target.config, drafter.config if drafter else None, dtype)
+    pages, page_size = config.kv.pages, config.kv.page_size
+    on_phase(f"making a KV pool of {pages} pages of {page_size} tokens")
+    shape = target.config
+    return Runtime(
+        config,
+        target,
+        PagePool(pages, page_size),
+        KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype),
+        _drafting(drafter, config.speculation.block_size, pages * page_size, dtype),
+    )
+
+
+def resolve_dtype(asked: str, stored: ModelConfig) -> torch.dtype:
+    """The arithmetic: as asked; "auto" is float32 for weights stored in float32, and bfloat16 for all others."""
+    name = ("float32" if stored.dtype == "float32" else "bfloat16") if asked == "auto" else asked
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def kv_bytes_per_token(target: ModelConfig, drafter: DrafterConfig | None, dtype: torch.dtype) -> int:
+    """Bytes of keys and values a token takes over all layers, the drafter's included."""
+    own = target.layers * target.kv_heads * target.head_dim
+    drafts = drafter.layers * drafter.kv_heads * drafter.head_dim if drafter else 0
+    return 2 * (own + drafts) * dtype.itemsize
+
+
+def pool_pages(config: EngineConfig, context_length: int, lookahead: int, token_bytes: int, memory_bytes: int) -> int:
+    """Pages of the pool: as asked, else what the running requests need at full length, as far as memory goes.
+
+    `lookahead` slots beyond the context serve a round's tree or block until it is committed.
+    """
+    if config.kv.pages:
+        return config.kv.pages
+    page_size = config.kv.page_size
+    wanted = -(-(context_length + lookahead) // page_size) * config.server.max_running_requests
+    return min(wanted, int(memory_bytes * config.kv.memory_fraction) // (token_bytes * page_size))
+
+
+def _in_force(
+    config: EngineConfig, target: ModelConfig, drafter: DrafterConfig | None, dtype: torch.dtype
+) -> EngineConfig:
+    """`config` with each "as it comes" replaced by what it comes to here; checks what needs the models to check."""
+    limit = target.max_position_embeddings
+    context_length = config.context.context_length or limit
+    if context_length > limit:
+        raise EngineError(
+            f"context_length = {context_length} is more than the model's {limit}",
+            where=config.model.path,
+            mend=f"lower it to {limit}",
+        )
+    block_size = config.speculation.block_size or (drafter.block_size if drafter else 0)
+    if drafter and not 2 <= block_size <= drafter.block_size:
+        raise EngineError(
+            f"block_size = {block_size} is outside 2-{drafter.block_size}, what the drafter was trained for",
+            where=config.model.drafter,
+        )
+    lookahead = max(config.speculation.tree_budget + 1, block_size) if drafter else 1
+    token_bytes = kv_bytes_per_token(target, drafter, dtype)
+    memory = psutil.virtual_memory().available
+    pages = pool_pages(config, context_length, lookahead, token_bytes, memory)
+    capacity = pages * config.kv.page_size
+    if capacity < context_length:
+        if config.context.context_length:
+            raise EngineError(
+                f"context_length = {context_length} is more than the {capacity} tokens the KV pool holds",
+                where=config.model.path,
+                mend=f"lower it to {capacity}, or raise pages or memory_fraction",
+            )
+        context_length = capacity
+    if context_length < 2:
+        raise EngineError(f"the KV pool holds {capacity} tokens, too few to run", mend="raise pages or memory_fraction")
+    return replace(
+        config,
+        model=replace(config.model, dtype=str(dtype).removeprefix("torch.")),
+        context=replace(config.context, context_length=context_length),
+        kv=replace(config.kv, pages=pages),
+        speculation=replace(config.speculation, block_size=block_size),
+    )
+
+
+def _drafting(drafter: Drafter | None, block_size: int, slots: int, dtype: torch.dtype) -> Drafting | None:
+    if drafter is None:
+        return None
+    shape = drafter.config
+    return Drafting(drafter, KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype), block_size)

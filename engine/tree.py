@@ -1,0 +1,98 @@
+"""DDTree: the budget's most probable prefixes of a drafted block as one tree (arXiv 2604.12989), and the walk through it.
+
+Pure functions of values. Node 0 is the root, the last committed token; ids follow the order of decreasing weight, so a
+parent always comes before its children, and the first b nodes of a tree are the tree of budget b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """A draft tree, one entry a node, root first. `parents[0]` is -1; `log_weights` are natural logs, the root's 0."""
+
+    token_ids: tuple[int, ...]
+    parents: tuple[int, ...]
+    depths: tuple[int, ...]
+    log_weights: tuple[float, ...]
+
+    def __len__(self) -> int:
+        """Nodes, the root included: the rows of a verify pass."""
+        return len(self.parents)
+
+
+def build_tree(
+    seed: int, token_ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], budget: int
+) -> DraftTree:
+    """The `budget` most probable prefixes under independent positions, best first.
+
+    token_ids and log_probs [depth][rank]: candidates of each depth by falling log-probability, as many ranks as the
+    budget or the vocabulary holds. With one rank a depth the tree is a chain. Equal weights: the smaller rank tuple first.
+    """
+    tokens, parents, depths, weights = [seed], [-1], [0], [0.0]
+    # An entry: (-weight, ranks from depth 1 on, parent). Each popped entry offers its next sibling and its first child.
+    heap: list[tuple[float, tuple[int, ...], int]] = []
+    if token_ids and budget > 0:
+        heappush(heap, (-log_probs[0][0], (0,), 0))
+    while heap and len(tokens) <= budget:
+        negative_weight, ranks, parent = heappop(heap)
+        weight, depth, rank = -negative_weight, len(ranks), ranks[-1]
+        node = len(tokens)
+        tokens.append(token_ids[depth - 1][rank])
+        parents.append(parent)
+        depths.append(depth)
+        weights.append(weight)
+        level = log_probs[depth - 1]
+        if rank + 1 < len(level):
+            heappush(heap, (-(weight - level[rank] + level[rank + 1]), (*ranks[:-1], rank + 1), parent))
+        if depth < len(log_probs):
+            heappush(heap, (-(weight + log_probs[depth][0]), (*ranks, 0), node))
+    return DraftTree(tuple(tokens), tuple(parents), tuple(depths), tuple(weights))
+
+
+def visibility(tree: DraftTree) -> Tensor:
+    """bool [nodes, nodes]: row i sees column j where j is i or one of its ancestors."""
+    visible = np.eye(len(tree), dtype=np.bool_)
+    for node in range(1, len(tree)):
+        visible[node] |= visible[tree.parents[node]]
+    return torch.from_numpy(visible)
+
+
+def walk(tree: DraftTree, choose: Callable[[int], int]) -> tuple[tuple[int, ...], int]:
+    """Follow the target's choices from the root -> (accepted node ids, root first; the bonus token after them).
+
+    `choose(node)` is the target's token after that node; it is asked for visited nodes only.
+    """
+    child = {(tree.parents[node], tree.token_ids[node]): node for node in range(1, len(tree))}
+    path = [0]
+    while True:
+        token = choose(path[-1])
+        following = child.get((path[-1], token))
+        if following is None:
+            return tuple(path), token
+        path.append(following)
+
+
+def spine_length(tree: DraftTree, path: Sequence[int]) -> int:
+    """Tokens the chain of rank-0 nodes alone would have kept, bonus included: 1 + leading accepted nodes of the spine.
+
+    The rank-0 child is always the first of its siblings to enter the tree.
+    """
+    first_child: dict[int, int] = {}
+    for node in range(1, len(tree)):
+        first_child.setdefault(tree.parents[node], node)
+    length = 1
+    for parent, node in pairwise(path):
+        if first_child[parent] != node:
+            break
+        length += 1
+    return length
