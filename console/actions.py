@@ -1,0 +1,141 @@
+"""THE table of verbs: what an operator can ask for. It feeds the command line, the palette, the footer and the help."""
+
+from __future__ import annotations
+
+from console.telemetry.parse import AUTO, READERS
+from console.verbs import analysis, logs, service, status
+from console.verbs.verb import Argument, Verb
+
+_HOST = Argument(
+    "host", "demo, a name in hosts.toml, an SSH alias, user@host or user@host:port", option=False, required=True
+)
+_SET = Argument(
+    "set", "a setting of engine.toml by its own name, e.g. page_size=64; may be repeated", kind="pair", repeat=True
+)
+_DRY_RUN = Argument("dry-run", "show the change, what fits and what restarts; touch nothing", kind="flag")
+_YES = Argument("yes", "do not ask", kind="flag")
+
+SESSION: tuple[Argument, ...] = (
+    Argument("json", "one object, or one object a line where the verb streams", kind="flag"),
+    Argument("read-only", "refuse everything that would change the box", kind="flag"),
+    Argument("plain", "one plain line an event: no colour, no full screen", kind="flag"),
+    Argument("accept-host-key", "pin the host's key if it has exactly this fingerprint", metavar="SHA256:…"),
+    Argument("version", "print the version", kind="flag"),
+    Argument("help", "print this", kind="flag"),
+)
+"""Options of the whole command, before or after the verb."""
+
+_TABLE = (
+    Verb(
+        "status",
+        "How the host is: service, figures, alarms",
+        "Link, service, engine, settings in force, the newest decode window, KV pool, GPUs and alarms of one host.",
+        status.status,
+        (_HOST, Argument("check", "exit 3 when an alarm sounds", kind="flag")),
+        key="1",
+    ),
+    Verb(
+        "start",
+        "Start the engine",
+        "Start the service and wait until it serves. With --set, the change goes through the settings transaction first.",
+        service.start,
+        (_HOST, _SET, _DRY_RUN, _YES),
+        key="s",
+        changes_box=True,
+    ),
+    Verb(
+        "stop",
+        "Stop the engine",
+        "Stop the service. Requests in flight end.",
+        service.stop,
+        (_HOST, _SET, _DRY_RUN, _YES),
+        key="x",
+        changes_box=True,
+    ),
+    Verb(
+        "restart",
+        "Restart the engine, with other settings where asked",
+        "Restart the service. With --set, new settings are staged, gated by a real completion and a soak, and rolled back "
+        "when the gate fails. Exit 0 confirmed, 20 rolled back, 21 rollback failed, 22 base changed, 23 outcome unknown yet.",
+        service.restart,
+        (_HOST, _SET, _DRY_RUN, _YES),
+        key="r",
+        changes_box=True,
+    ),
+    Verb(
+        "rollback",
+        "Go back to the settings before",
+        "Put the previous settings generation in force, by the same transaction as restart --set.",
+        service.rollback,
+        (_HOST, _YES),
+        key="b",
+        changes_box=True,
+    ),
+    Verb(
+        "history",
+        "What was changed, when, by whom, how it ended",
+        "Every settings generation on the host, newest first.",
+        service.history,
+        (_HOST,),
+        key="2",
+    ),
+    Verb(
+        "logs",
+        "The engine's journal, or the figures in it",
+        "Journal lines of the engine on the host, oldest first; with --samples the decode windows in them.",
+        logs.logs,
+        (
+            _HOST,
+            Argument("follow", "go on with what comes", kind="flag"),
+            Argument("since", "where to begin: 10m, 2h, or a time such as 2026-05-04T10:00:00", metavar="T"),
+            Argument("grep", "only lines in which this regular expression is found", metavar="RE"),
+            Argument("samples", "the Samples in the lines, instead of the lines", kind="flag"),
+        ),
+        key="3",
+        streams=True,
+    ),
+    Verb(
+        "parse",
+        "Figures from saved logs of any known engine",
+        "Read saved logs (text, or `journalctl -o json` lines) and print one Sample a line, then what was skipped.",
+        logs.parse_logs,
+        (
+            Argument("engine", "whose log it is", choices=(AUTO, *READERS), default=AUTO),
+            Argument("file", "log files; - is standard input", kind="path", option=False, repeat=True),
+        ),
+        streams=True,
+    ),
+    Verb(
+        "explain",
+        "Why one rate is not another: numbers from anywhere, decomposed",
+        "Read observations (rates, steps, commit lengths, contexts), fit the step time, split the difference between two "
+        "rows into acceptance, context, kernel and residual, and give the verdict.",
+        analysis.explain,
+        (
+            Argument(
+                "observations",
+                "a JSON file; - is standard input",
+                kind="path",
+                option=False,
+                required=True,
+                metavar="OBSERVATIONS.json",
+            ),
+        ),
+    ),
+    Verb(
+        "capacity",
+        "What a model's tokens cost in the KV pool, and what fits",
+        "KV bytes per token of a model folder (or its config.json), pages, and how many requests of full length fit.",
+        analysis.capacity,
+        (
+            Argument("config_dir", "a model folder with config.json", option=False, required=True),
+            Argument("context-length", "tokens of the longest request", kind="count", required=True),
+            Argument("page-size", "tokens a page, 1 to 256", kind="count", default=16, metavar="P"),
+            Argument("memory", "bytes for the pool on each device, e.g. 16GiB", kind="bytes", metavar="BYTES"),
+            Argument("tensor-parallel", "devices the heads are split over", kind="count", default=1),
+        ),
+    ),
+)
+
+VERBS: dict[str, Verb] = {verb.name: verb for verb in _TABLE}
+"""Every verb by name, in the order in which help and palette show them."""

@@ -1,0 +1,167 @@
+"""The `ddtree` command: the verbs of `console/actions.py` on the command line, and the way into the console.
+
+Standard output carries data and nothing else; an error is one line on standard error (with --json also an object on
+standard output). Textual is loaded only when a screen is wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from console.actions import SESSION, VERBS
+from console.command_line import Request, read_command_line
+from console.config import host_names, places
+from console.errors import ExitCode, OperatorError, UsageError
+from console.help_text import of_verb, overview
+from console.terminal import ask, can_ask
+from console.verbs.verb import Call, Session
+from console.verbs.words import Style
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command line (`sys.argv` if none is given) and return its exit status. Never a traceback."""
+    words = sys.argv[1:] if words is None else list(words)
+    as_json = "--json" in words
+    try:
+        return asyncio.run(_command(words))
+    except OperatorError as error:
+        return _failed(error, as_json)
+    except KeyboardInterrupt:
+        return _failed(OperatorError("interrupted", exit_code=ExitCode.INTERRUPTED), as_json)
+    except BrokenPipeError:
+        # Whoever read our output has had enough of it; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE
+    except Exception as error:  # noqa: BLE001 the last edge: an operator is shown a line and where the rest is
+        return _failed(_unexpected(error), as_json)
+
+
+async def _command(words: Sequence[str]) -> int:
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # text from a box may hold anything
+    request = read_command_line(words, VERBS, SESSION, lambda word: word in host_names())
+    session = _session(request.session)
+    if request.help:
+        print(
+            of_verb(request.verb, SESSION, session.style) if request.verb else overview(VERBS, SESSION, session.style)
+        )
+        return ExitCode.DONE
+    if request.session["version"]:
+        session.say({"version": version("ddtree-console")}, f"ddtree {version('ddtree-console')}")
+        return ExitCode.DONE
+    if request.verb is None:
+        return await _console_wanted(request, session)
+    return await request.verb.run(Call(request.verb, request.arguments, session))
+
+
+def _session(options: Mapping[str, Any]) -> Session:
+    as_json = bool(options["json"])
+    plain = bool(options["plain"]) or os.environ.get("TERM") == "dumb"
+    colour = sys.stdout.isatty() and not plain and not os.environ.get("NO_COLOR")
+    return Session(
+        say=_say_json if as_json else _say_words,
+        style=Style(colour),
+        open_console=open_console,
+        ask=ask if can_ask() and not as_json else None,
+        as_json=as_json,
+        read_only=bool(options["read-only"]),
+        plain=plain,
+        accept_host_key=options["accept-host-key"],
+    )
+
+
+def _say_json(data: Mapping[str, Any], words: str) -> None:
+    try:
+        line = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        line = json.dumps(_finite(data), ensure_ascii=False)
+    print(line, flush=True)
+
+
+def _say_words(data: Mapping[str, Any], words: str) -> None:
+    print(words, flush=True)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with null in place of what JSON has no number for."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+async def _console_wanted(request: Request, session: Session) -> ExitCode:
+    host = request.host or _last_host()
+    if session.as_json:
+        raise UsageError("--json needs a verb", mend="ddtree --help lists them")
+    if session.plain:
+        if host is None:
+            raise UsageError(
+                "names no host, and there is no last one", mend="ddtree HOST --plain, or ddtree demo --plain"
+            )
+        return await open_console(host, session)
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise UsageError(
+            "the console needs a terminal, and this is none",
+            mend="name a verb (ddtree --help lists them), or add --plain for one line an event",
+        )
+    return await open_console(host, session)
+
+
+async def open_console(host: str | None, session: Session) -> ExitCode:
+    """The full screen on `host`, or with --plain one line an event; remembers the host for the next time."""
+    if host is not None:
+        _last_host_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _last_host_file().write_text(host + "\n", encoding="utf-8")
+    if session.plain and host is not None:
+        from console.plain import watch_plainly
+
+        return await watch_plainly(host, session)
+    from console.tui.app import run_console
+
+    return await run_console(host, session)
+
+
+def _last_host_file() -> Path:
+    return places().state / "last_host"
+
+
+def _last_host() -> str | None:
+    try:
+        return _last_host_file().read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def _failed(error: OperatorError, as_json: bool) -> int:
+    line = " ".join(str(error).split())
+    print(f"ddtree: {line}", file=sys.stderr)
+    if as_json:
+        _say_json(error.to_json(), line)
+    return int(error.exit_code)
+
+
+def _unexpected(error: Exception) -> OperatorError:
+    """A fault of ours: the traceback goes to a file, its name to the operator."""
+    what = f"unexpected {type(error).__name__}: {error}"
+    path = places().state / "faults" / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.log"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError as trouble:
+        return OperatorError(what, mend=f"its traceback could not be kept ({trouble})")
+    return OperatorError(what, mend=f"its traceback is in {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

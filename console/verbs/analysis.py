@@ -1,0 +1,118 @@
+"""Verbs that compute and touch no host: `explain` and `capacity`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from console.deployment.capacity import Capacity, element_bytes, in_words, kv_shape, pool_of
+from console.errors import ExitCode, UsageError
+from console.verbs.verb import Call
+from console.verbs.words import Style, columns
+
+
+async def explain(call: Call) -> ExitCode:
+    """Explain the observations in a file."""
+    from console.analysis.explain import explain as explain_data  # numpy and scipy come in with it
+    from console.analysis.run_verdict import exit_code_of
+
+    (path,) = call.paths("observations")
+    data = _read_json(path)
+    report = explain_data(data)
+    call.say(report, explanation_text(report, call.session.style))
+    # Without two rows to compare, the fit was all that was asked for.
+    return exit_code_of(report["verdict"]["class"]) if data.get("compare") else ExitCode.DONE
+
+
+def explanation_text(report: dict[str, Any], style: Style) -> str:
+    """Headline first, then what leads to it."""
+    verdict = report["verdict"]
+    blocks = [f"{style.strong(verdict['class'])}: {verdict['headline']}"]
+    split = report["attribution"]
+    if split:
+        rows = []
+        for name in ("acceptance", "context", "kernel", "residual"):
+            interval = split.get(f"{name}_ci")
+            share = split["log_shares_percent"][name]
+            bounds = f"[{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+            rows.append((name, f"{split[name]:.2f}", bounds, f"{share:.0f} %"))
+        blocks.append(columns(rows, ("factor", "slower by", "95 %", "share")))
+    fit = report["fit"]
+    if fit:
+        curve = f"step = {fit['a_ms']:.2f} ms + {1000 * fit['b_ms_per_token']:.2f} us a token"
+        curve += f" + {1e6 * fit['q']:.3f} ns a token squared" if fit["q"] else ""
+        blocks.append(f"{fit['model']} fit over {fit['levels']} context levels: {curve}")
+    rows = [
+        (
+            row["label"],
+            *(
+                _shown(row[name], digits)
+                for name, digits in (("context", 0), ("commit_length", 2), ("model_step_ms", 1))
+            ),
+            *(_shown(row[name], 1) for name in ("predicted_tok_s", "observed_tok_s")),
+            _shown(row["implied_commit_length"], 2),
+        )
+        for row in report["rows"]
+    ]
+    blocks.append(columns(rows, ("row", "context", "commit", "step ms", "predicted", "observed", "implied commit")))
+    blocks += [f"{style.doubtful('warning')} {warning['code']}: {warning['msg']}" for warning in verdict["warnings"]]
+    blocks.append(f"next: {verdict['next']}")
+    return "\n\n".join(blocks)
+
+
+async def capacity(call: Call) -> ExitCode:
+    """Say what a model's tokens cost in the KV pool, and what fits."""
+    folder = Path(call.text("config_dir"))
+    shape = kv_shape(_read_json(folder / "config.json" if folder.is_dir() else folder))
+    asked, page_size, devices = (
+        call.arguments["context-length"],
+        call.arguments["page-size"],
+        call.arguments["tensor-parallel"],
+    )
+    if not 1 <= page_size <= 256:
+        raise UsageError(f"{page_size} is outside 1..256", where="--page-size")
+    if devices < 1:
+        raise UsageError(f"{devices} devices are too few", where="--tensor-parallel", mend="use 1 or more")
+    if asked < 1:
+        raise UsageError(f"{asked} tokens are too few", where="--context-length", mend="use 1 or more")
+    if asked > shape.max_position_embeddings:
+        raise UsageError(
+            f"{asked} is above the model's {shape.max_position_embeddings}",
+            where="--context-length",
+            mend=f"use {shape.max_position_embeddings} or less",
+        )
+    per_token = shape.bytes_per_token(element_bytes("auto", shape.dtype), devices)
+    memory = call.arguments["memory"]
+    if memory is None:  # just enough for one request of that length
+        pages = -(-asked // page_size)
+        result = Capacity(per_token, page_size, pages, asked)
+    else:
+        result = pool_of(per_token, page_size, memory, asked)
+    lines = [
+        f"{shape.architecture}: {per_token:,} B a token on each of {devices} device{'s' * (devices != 1)}",
+        *result.sentences(),
+    ]
+    if memory is None:
+        lines.append(f"one request of full length needs {in_words(result.pool_bytes)}; give --memory for what fits")
+    call.say({"architecture": shape.architecture, "tensor_parallel": devices, **result.to_json()}, "\n".join(lines))
+    return ExitCode.DONE if result.fits else ExitCode.CHECK_SAYS_NO
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+        return json.loads(text)
+    except FileNotFoundError:
+        raise UsageError("no such file", where=str(path)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", where=str(path)) from error
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"is not JSON: {error.msg}", where=f"{path}, line {error.lineno}, col {error.colno}"
+        ) from error
+
+
+def _shown(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

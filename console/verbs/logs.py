@@ -1,0 +1,132 @@
+"""`ddtree logs` and `ddtree parse`: journal lines, or the Samples in them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from console.box.values import Record
+from console.errors import ExitCode, UsageError
+from console.telemetry.parse import AUTO, End, Line, parse, reader_for
+from console.telemetry.reader import bare
+from console.telemetry.sample import Sample
+from console.verbs.on_host import on_host
+from console.verbs.samples import sample_line
+from console.verbs.verb import Call
+from console.verbs.words import Style, printable
+
+_LEVELS = ("emerg", "alert", "crit", "error", "warning", "notice", "info", "debug")
+_MARKERS = {
+    "gap": "— the journal was cut here: lines are missing —",
+    "reboot": "— the box was rebooted —",
+    "suppressed": "— the journal dropped lines: too many at once —",
+}
+
+
+async def logs(call: Call) -> ExitCode:
+    """The engine's journal on the host: what is there, and with --follow what comes."""
+    wanted = _pattern(call.arguments["grep"])
+    reader = reader_for(AUTO)
+    style = call.session.style
+    async with on_host(call) as host:
+        async for batch in host.records(since=call.arguments["since"], follow=call.flag("follow")):
+            for record in batch:
+                if record.marker is None and wanted is not None and not wanted.search(record.message):
+                    continue
+                if not call.flag("samples"):
+                    call.say(record_json(record), record_line(record, style))
+                    continue
+                for sample in reader.read(bare(record.message), record_time(record)).samples:
+                    call.say(sample.to_json(), sample_line(sample))
+    if call.flag("samples"):
+        for sample in reader.finish():
+            call.say(sample.to_json(), sample_line(sample))
+    return ExitCode.DONE
+
+
+def record_time(record: Record) -> str:
+    """The record's stamp in ISO 8601, UTC."""
+    return datetime.fromtimestamp(record.realtime_us / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
+def record_json(record: Record) -> dict[str, Any]:
+    """One journal line as an object; `marker` tells of lines that the console put in itself."""
+    return {
+        "time": record_time(record),
+        "level": _LEVELS[record.priority],
+        "message": record.message,
+        "identifier": record.identifier,
+        "pid": record.pid,
+        "invocation": record.invocation,
+        "cursor": record.cursor,
+        "marker": record.marker,
+    }
+
+
+def record_line(record: Record, style: Style) -> str:
+    """One journal line in words, control codes shown."""
+    if record.marker is not None:
+        return style.doubtful(_MARKERS[record.marker])
+    text = f"{record_time(record)}  {_LEVELS[record.priority]:<7}  {printable(record.message)}"
+    if record.priority <= 3:
+        return style.bad(text)
+    return style.doubtful(text) if record.priority == 4 else text
+
+
+async def parse_logs(call: Call) -> ExitCode:
+    """Saved logs -> one Sample a line, and the count of what was read at the end."""
+    files = call.paths("file")
+    if not files:
+        if sys.stdin.isatty():
+            raise UsageError("names no file", where="parse", mend="give files, or - for standard input")
+        files = (Path("-"),)
+    lines = records = skipped = 0
+    for path in files:
+        with _opened(path) as stream:
+            for item in parse(map(_line, stream), reader_for(call.text("engine"))):
+                if isinstance(item, Sample):
+                    call.say(item.to_json(), sample_line(item))
+                else:
+                    lines, records, skipped = lines + item.lines, records + item.records, skipped + item.skipped
+    end = End(lines, records, skipped)
+    call.say(end.to_json(), f"{end.lines} lines, {end.records} records, {end.skipped} lines skipped")
+    return ExitCode.DONE
+
+
+def _line(raw: bytes) -> Line:
+    """A line of `journalctl -o json`, or of plain text."""
+    if raw.startswith(b"{") and b'"MESSAGE"' in raw:
+        from console.box.journal import parse_record  # brings in asyncssh, which plain text does without
+
+        record = parse_record(raw)
+        if record is not None:
+            return Line(record.message, record_time(record))
+    return Line(raw.decode("utf-8", errors="replace"))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except FileNotFoundError:
+        raise UsageError("no such file", where=str(path)) from None
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{text!r} is no regular expression: {error}", where="--grep") from error

@@ -1,0 +1,191 @@
+"""Verbs that act on the service and its settings: start, stop, restart, rollback, history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from console.box.values import ServiceState
+from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase
+from console.errors import ExitCode, UsageError
+from console.verbs.on_host import confirm, on_host
+from console.verbs.verb import Call
+from console.verbs.words import Style, columns, printable
+
+if TYPE_CHECKING:
+    from console.host import Host
+
+OUTCOME_EXITS = {
+    "confirmed": ExitCode.DONE,
+    "rejected": ExitCode.USAGE,
+    "base_changed": ExitCode.BASE_CHANGED,
+    "busy": ExitCode.BUSY,
+    "rolled_back": ExitCode.ROLLED_BACK,
+    "rollback_failed": ExitCode.ROLLBACK_FAILED,
+    "unknown": ExitCode.OUTCOME_UNKNOWN,
+}
+
+
+async def start(call: Call) -> ExitCode:
+    """Start the service, with a settings change first where --set asks for one."""
+    return await _act(call, interrupts=False)
+
+
+async def stop(call: Call) -> ExitCode:
+    """Stop the service."""
+    return await _act(call, interrupts=True)
+
+
+async def restart(call: Call) -> ExitCode:
+    """Restart the service, with a settings change where --set asks for one."""
+    return await _act(call, interrupts=True)
+
+
+async def rollback(call: Call) -> ExitCode:
+    """Go back to the settings before the ones in force."""
+    async with on_host(call) as host:
+        plan = await host.plan_rollback()
+        return await _apply(call, host, plan)
+
+
+async def history(call: Call) -> ExitCode:
+    """Every settings generation on the host, newest first."""
+    async with on_host(call) as host:
+        generations = await host.history()
+    for_json = {"host": call.text("host"), "generations": [generation_json(g) for g in generations]}
+    call.say(for_json, history_text(generations))
+    return ExitCode.DONE
+
+
+async def _act(call: Call, *, interrupts: bool) -> ExitCode:
+    changes = call.pairs("set")
+    if changes and call.verb.name == "stop":
+        raise UsageError("changes no settings", where="stop --set", mend="use restart --set")
+    async with on_host(call) as host:
+        if changes or call.flag("dry-run"):
+            plan = await host.plan(changes)
+            if call.flag("dry-run"):
+                call.say(plan_json(plan), plan_text(plan, call.session.style))
+                return ExitCode.DONE
+            return await _apply(call, host, plan)
+        question = f"{call.verb.title} {host.target.unit} on {host.name}?"
+        if interrupts and not await _agreed(call, host, question):
+            return ExitCode.INTERRUPTED
+        state = await host.service(call.verb.name)
+    call.say({"host": host.name, "service": service_json(state)}, service_text(state, call.session.style))
+    wanted = "stopped" if call.verb.name == "stop" else "serving"
+    return ExitCode.DONE if state.state == wanted else ExitCode.FAILED
+
+
+async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:
+    style = call.session.style
+    if not plan.differences:
+        raise UsageError("changes nothing: these values are in force already", where=call.verb.name)
+    call.tell(plan_text(plan, style))
+    if plan.restarts and not await _agreed(call, host, "Apply?"):
+        return ExitCode.INTERRUPTED
+    async for item in host.apply(plan):
+        if isinstance(item, Outcome):
+            call.say(outcome_json(host.name, item), outcome_text(item, style))
+            return OUTCOME_EXITS[item.status]
+        call.tell(phase_text(item))
+    raise AssertionError("an apply ends with its outcome")
+
+
+async def _agreed(call: Call, host: Host, question: str) -> bool:
+    return await confirm(call, question, type_name=host.name if host.target.production else None)
+
+
+def service_json(state: ServiceState) -> dict[str, Any]:
+    """The `service` part of a status object."""
+    return {"state": state.state, "unit": state.unit, "since": state.since, "invocation": state.invocation}
+
+
+def service_text(state: ServiceState, style: Style) -> str:
+    """`serving  ddtree-engine.service (user)  since …`."""
+    paint = {"serving": style.good, "failed": style.bad, "start-limit-hit": style.bad}.get(state.state, style.doubtful)
+    words = [f"{paint(state.state)}  {state.unit} ({state.scope})"]
+    if state.since:
+        words.append(f"since {state.since}")
+    if state.status_text:
+        words.append(printable(state.status_text))
+    return "  ".join(words)
+
+
+def plan_json(plan: ChangePlan) -> dict[str, Any]:
+    """What `--dry-run --json` prints: the plan without the file's whole text."""
+    return {
+        "host": plan.host,
+        "base_sha": plan.base_sha,
+        "differences": [asdict(difference) for difference in plan.differences],
+        "capacity": list(plan.capacity),
+        "warnings": list(plan.warnings),
+        "restarts": plan.restarts,
+        "requests_in_flight": plan.requests_in_flight,
+    }
+
+
+def plan_text(plan: ChangePlan, style: Style) -> str:
+    """Diff, arithmetic, warnings, and what is interrupted."""
+    lines = [differences_text(plan.differences) or "no setting changes"]
+    lines += plan.capacity
+    lines += [f"{style.doubtful('warning')} {warning}" for warning in plan.warnings]
+    if plan.restarts:
+        flight = plan.requests_in_flight
+        ends = "" if flight is None else f"; {flight} request{'s' * (flight != 1)} in flight would end"
+        lines.append(f"the service restarts{ends}")
+    return "\n".join(lines)
+
+
+def differences_text(differences: Sequence[Difference]) -> str:
+    """One line a setting, old and new value aligned."""
+    return columns([(d.name, f"{d.old}", "→", f"{d.new}") for d in differences])
+
+
+def phase_text(phase: Phase) -> str:
+    """`  12.4 s  loading  2 of 4 shards`."""
+    text = f"  {printable(phase.text)}" if phase.text else ""
+    return f"{phase.elapsed_s:7.1f} s  {phase.name.replace('_', ' ')}{text}"
+
+
+def outcome_json(host: str, outcome: Outcome) -> dict[str, Any]:
+    """The object a settings change ends with."""
+    return {
+        "host": host,
+        "status": outcome.status,
+        "request_id": outcome.request_id,
+        "reason": outcome.reason,
+        "generation": outcome.generation,
+        "settings": dict(outcome.settings),
+        "phases": [asdict(phase) for phase in outcome.phases],
+    }
+
+
+def outcome_text(outcome: Outcome, style: Style) -> str:
+    """`confirmed: generation 4`, or what went wrong in the engine's own words."""
+    paint = style.good if outcome.status == "confirmed" else style.bad
+    words = paint(outcome.status.replace("_", " "))
+    if outcome.generation is not None:
+        words += f": generation {outcome.generation}"
+    return f"{words}: {printable(outcome.reason)}" if outcome.reason else words
+
+
+def generation_json(generation: Generation) -> dict[str, Any]:
+    """One entry of `ddtree history --json`."""
+    return asdict(generation)
+
+
+def history_text(generations: Sequence[Generation]) -> str:
+    """One line a generation, what it changed behind it."""
+    rows = [
+        (
+            str(g.number),
+            g.when,
+            g.who,
+            g.outcome,
+            ", ".join(f"{d.name} {d.old} → {d.new}" for d in g.differences),
+        )
+        for g in generations
+    ]
+    return columns(rows, ("generation", "when", "who", "outcome", "changes")) if rows else "no settings yet"
