@@ -1,0 +1,298 @@
+"""A bounded first-come queue, admission by pages, and the one loop that owns the model.
+
+The loop runs on the engine's thread and takes one round for each running request in turn. Everything else talks to it
+through `submit`, `cancel` and `drain`, which only leave word.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from engine.events import Event, Failed, Finished, Load, Observer, Prefilled, StepTaken
+from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
+from engine.round import PrefillStoppedError, decode_round, prefill, release
+from engine.runtime import Runtime, Speculation
+from engine.stopping import keep
+from engine.text_stream import TextStream
+from engine.tokenizer import Tokenizer
+
+FAILURES_IN_A_ROW = 3
+"""After so many failed turns with none that worked between them, the engine is broken and says so by ending."""
+
+
+class QueueFullError(Exception):
+    """As many requests wait as may."""
+
+
+class DrainingError(Exception):
+    """The engine takes no new work."""
+
+
+class EngineBrokenError(Exception):
+    """Turn after turn fails: only a restart can help."""
+
+
+class Scheduler:
+    """The queue and the loop. `run` is the engine thread's; every other method may be called from any thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        tokenizer: Tokenizer | None,
+        observers: Sequence[Observer],
+        *,
+        queue_limit: int,
+        on_turn: Callable[[], None] = lambda: None,
+        idle_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`on_turn` is called each time the loop comes round, at least every `idle_s` seconds: the watchdog's food."""
+        self._runtime = runtime
+        self._tokenizer = tokenizer
+        self._observers = tuple(observers)
+        self._queue_limit = queue_limit
+        self._on_turn = on_turn
+        self._idle_s = idle_s
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._waiting: deque[Job] = deque()
+        self._running: list[Job] = []
+        self._abort_s: float | None = None  # draining: when patience ends
+        self._failures = 0
+
+    # ── for everyone ──
+
+    def submit(self, request: GenerationRequest, deliver: Callable[[Output], None]) -> Job:
+        """Queue a request; its outputs come through `deliver` on the engine's thread, the last is Ended or Broken.
+
+        Raises QueueFullError and DrainingError.
+        """
+        text = TextStream(self._tokenizer, request.stop, request.min_tokens)
+        job = Job(request, deliver, self._clock(), text)
+        with self._changed:
+            if self._abort_s is not None:
+                raise DrainingError
+            if len(self._waiting) >= self._queue_limit:
+                raise QueueFullError
+            self._waiting.append(job)
+            self._changed.notify()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Nobody wants this answer any more: it stops within a round. Harmless once it has ended."""
+        job.cancelled.set()
+        with self._changed:
+            self._changed.notify()
+
+    def drain(self, within_s: float) -> None:
+        """Take no new work, let what runs finish within `within_s` seconds, then let `run` return."""
+        with self._changed:
+            self._abort_s = self._clock() + within_s
+            self._changed.notify()
+
+    def load(self) -> Load:
+        """How busy the engine is."""
+        return Load(
+            running=len(self._running),
+            queued=len(self._waiting),
+            kv_used=self._runtime.pages_used,
+            kv_total=self._runtime.pages_total,
+            page_size=self._runtime.pool.page_size,
+        )
+
+    # ── the engine's thread ──
+
+    def run(self) -> None:
+        """The loop, until drained. Raises EngineBrokenError when no turn works any more; no request is left hanging."""
+        try:
+            while not self._is_done():
+                self._on_turn()
+                self._drop_unwanted()
+                self._admit()
+                for job in tuple(self._running):
+                    self._take_turn(job, self._step)
+        finally:
+            for job in (*self._running, *self._waiting):
+                self._give_up(job, "error", Broken(503, "engine_stopped", "the engine has stopped"))
+
+    def _is_done(self) -> bool:
+        """Whether a drained engine has nothing left to do; waits for word where there is no work."""
+        with self._changed:
+            if self._running or self._waiting:
+                return False
+            if self._abort_s is None:
+                self._changed.wait(self._idle_s)
+            return self._abort_s is not None and not self._waiting
+
+    def _drop_unwanted(self) -> None:
+        """Queued requests whose client has gone, and all of them once draining."""
+        draining = self._abort_s is not None
+        with self._changed:
+            dropped = [job for job in self._waiting if draining or job.cancelled.is_set()]
+            self._waiting = deque(job for job in self._waiting if job not in dropped)
+        for job in dropped:
+            if job.cancelled.is_set():
+                self._end(job, "cancelled")
+            else:
+                self._give_up(job, "shutdown", Broken(503, "shutting_down", "the engine is shutting down"))
+
+    def _admit(self) -> None:
+        """Start waiting requests in order, as long as there is room for the whole of the next one."""
+        while len(self._running) < self._runtime.config.server.max_running_requests:
+            with self._changed:
+                if not self._waiting or not self._has_room(self._waiting[0]):
+                    return
+                job = self._waiting.popleft()
+                self._running.append(job)
+            self._take_turn(job, self._prefill)
+
+    def _has_room(self, job: Job) -> bool:
+        """Pages are promised for a request's full length at the start, so none runs dry half-way."""
+        promised = sum(self._pages_for(other.request) for other in self._running)
+        return promised + self._pages_for(job.request) <= self._runtime.pages_total or not self._running
+
+    def _pages_for(self, request: GenerationRequest) -> int:
+        ahead = max(self._budget(request.speculation) + 1, self._runtime.block_size)
+        tokens = len(request.prompt_ids) + request.max_tokens + ahead
+        return -(-tokens // self._runtime.pool.page_size)
+
+    def _take_turn(self, job: Job, work: Callable[[Job], None]) -> None:
+        """One piece of work for one request; what breaks in it ends that request, and is told."""
+        if job.cancelled.is_set():
+            return self._end(job, "cancelled")
+        if self._out_of_patience():
+            return self._give_up(job, "shutdown", Broken(503, "shutting_down", "the engine stopped before the end"))
+        try:
+            work(job)
+            self._failures = 0
+        except Exception as fault:
+            self._failures += 1
+            error = f"{type(fault).__name__}: {fault}"
+            self._tell(Failed(where=work.__name__.strip("_"), error=error, request_id=job.request.request_id))
+            self._give_up(job, "error", Broken(500, "engine_error", f"the engine failed: {type(fault).__name__}"))
+            if self._failures >= FAILURES_IN_A_ROW:
+                raise EngineBrokenError(f"{self._failures} turns in a row failed, the last with {error}") from fault
+        return None
+
+    def _out_of_patience(self) -> bool:
+        return self._abort_s is not None and self._clock() > self._abort_s
+
+    def _prefill(self, job: Job) -> None:
+        request = job.request
+        started = self._clock()
+        job.queue_ms = (started - job.submitted_s) * 1000.0
+        try:
+            job.generation = prefill(
+                self._runtime,
+                request.prompt_ids,
+                request.sampling,
+                request.speculation,
+                on_chunk=lambda done: self._on_turn(),
+                should_stop=lambda: job.cancelled.is_set() or self._out_of_patience(),
+            )
+        except PrefillStoppedError:
+            return  # the next turn sees why
+        job.prefill_ms = (self._clock() - started) * 1000.0
+        _, finish = self._hand_out(job, job.generation.token_ids)
+        job.last_told_s = self._clock()
+        job.ttft_ms = (job.last_told_s - job.submitted_s) * 1000.0
+        self._tell(
+            Prefilled(request.request_id, len(request.prompt_ids), 0, job.queue_ms, job.prefill_ms, load=self.load())
+        )
+        if finish is not None:
+            self._end(job, finish)
+
+    def _step(self, job: Job) -> None:
+        if job.generation is None:
+            return  # its prefill was stopped: the next turn ends it
+        done = decode_round(self._runtime, job.generation)
+        kept, finish = self._hand_out(job, done.tokens)
+        now = self._clock()
+        wall_ms = (now - job.last_told_s) * 1000.0
+        job.last_told_s = now
+        job.sums.add(kept=kept, wall_ms=wall_ms, nodes=done.nodes, stages_ms=done.stages_ms)
+        self._tell(
+            StepTaken(
+                request_id=job.request.request_id,
+                round=done,
+                kept=kept,
+                wall_ms=wall_ms,
+                context=len(job.request.prompt_ids) + job.produced,
+                budget=self._budget(job.request.speculation),
+                load=self.load(),
+            )
+        )
+        if finish is not None:
+            self._end(job, finish)
+
+    def _hand_out(self, job: Job, tokens: Sequence[int]) -> tuple[int, str | None]:
+        """Deliver what the request keeps of new tokens -> (tokens kept, why it ends here or None)."""
+        request = job.request
+        kept, finish = keep(
+            tokens,
+            produced=job.produced,
+            max_tokens=request.max_tokens,
+            min_tokens=request.min_tokens,
+            stop_ids=request.stop_ids,
+            ignore_eos=False,
+            context_left=self._runtime.max_context - len(request.prompt_ids) - job.produced,
+        )
+        piece = job.text.push(kept)
+        text, kept = piece.text, kept[: piece.tokens]
+        if piece.stop is not None:
+            finish, job.stop = "stop", piece.stop
+        elif finish is not None:
+            text += job.text.rest()
+            job.stop = kept[-1] if finish == "stop" else None
+        job.produced += len(kept)
+        job.deliver(Delta(text, tuple(kept)))
+        return len(kept), finish
+
+    def _end(self, job: Job, finish: str) -> None:
+        """The request leaves; its pages are free before anyone hears of it."""
+        self._leave(job)
+        record = self._record(job, finish)
+        self._tell(record)
+        job.deliver(Ended(finish, job.stop, record))
+
+    def _give_up(self, job: Job, finish: str, why: Broken) -> None:
+        self._leave(job)
+        self._tell(self._record(job, finish))
+        job.deliver(why)
+
+    def _leave(self, job: Job) -> None:
+        if job in self._running:
+            self._running.remove(job)
+        generation, job.generation = job.generation, None
+        if generation is not None:
+            release(self._runtime, generation)
+
+    def _record(self, job: Job, finish: str) -> Finished:
+        request = job.request
+        return Finished(
+            request_id=request.request_id,
+            finish=finish,
+            prompt_tokens=len(request.prompt_ids),
+            output_tokens=job.produced,
+            cached_tokens=0,  # no prefix is reused yet
+            queue_ms=job.queue_ms,
+            prefill_ms=job.prefill_ms,
+            ttft_ms=job.ttft_ms,
+            mode=request.speculation.mode,
+            budget=self._budget(request.speculation),
+            sums=job.sums,
+            load=self.load(),
+        )
+
+    def _budget(self, speculation: Speculation) -> int:
+        """Nodes a round drafts for such a request, its root left out."""
+        if speculation.mode == "ddtree":
+            return speculation.tree_budget
+        return self._runtime.block_size - 1 if speculation.mode == "dflash" else 0
+
+    def _tell(self, event: Event) -> None:
+        for observer in self._observers:
+            observer(event)

@@ -1,0 +1,61 @@
+"""From settings to an engine that has really generated a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from engine.config import EngineConfig
+from engine.events import Observer
+from engine.models.config import read_json, token_ids
+from engine.notify import Notifier
+from engine.round import decode_round, prefill, release
+from engine.runtime import Runtime, Sampling, Speculation, load_runtime
+from engine.scheduler import Scheduler
+from engine.server.schema import Mode
+from engine.server.service import Serving
+from engine.tokenizer import Tokenizer, load_tokenizer
+
+QUEUE_LIMIT = 64
+"""Requests that may wait; the next one is refused with 429, so that a client learns it at once."""
+
+
+def load_engine(
+    config: EngineConfig, observers: Sequence[Observer], notifier: Notifier, on_phase: Callable[[str], None]
+) -> Serving:
+    """Load the model, warm it up, and put a scheduler over it. Raises EngineError; what `on_phase` raises passes through."""
+    runtime = load_runtime(config, on_phase)
+    on_phase("loading the tokenizer")
+    folder = Path(config.model.path)
+    tokenizer = load_tokenizer(folder)
+    on_phase("warming up")
+    warm_up(runtime)
+    scheduler = Scheduler(
+        runtime,
+        tokenizer,
+        observers,
+        queue_limit=QUEUE_LIMIT,
+        on_turn=notifier.alive,
+        idle_s=notifier.idle_s,
+    )
+    return Serving(runtime, tokenizer, scheduler, folder.resolve().name, end_ids(runtime, folder, tokenizer))
+
+
+def warm_up(runtime: Runtime) -> None:
+    """Generate tokens for real, in the service's own mode: the proof of readiness, and no first request pays for it."""
+    settings = runtime.config.speculation
+    speculation = Speculation(cast(Mode, settings.mode), settings.tree_budget)
+    generation = prefill(runtime, [0], Sampling(), speculation)
+    try:
+        if runtime.max_context > 2:
+            decode_round(runtime, generation)
+    finally:
+        release(runtime, generation)
+
+
+def end_ids(runtime: Runtime, folder: Path, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """Ids that end an answer: chat models name them in config.json, generation_config.json or the tokenizer's files."""
+    generation = folder / "generation_config.json"
+    named = token_ids(read_json(generation).get("eos_token_id")) if generation.exists() else ()
+    return frozenset((*runtime.target.config.eos_token_ids, *named, *(tokenizer.eos_ids if tokenizer else ())))

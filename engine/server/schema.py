@@ -1,0 +1,227 @@
+"""Request bodies, checked field by field. What the engine does not know or cannot do is refused by name, never dropped."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from engine.server.errors import ApiError
+
+Mode = Literal["off", "dflash", "ddtree"]
+
+UNSUPPORTED: Mapping[str, Sequence[Any]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_json": (),
+    "include_stop_str_in_output": (False,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "n": (1,),
+    "parallel_tool_calls": (),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "prompt_logprobs": (),
+    "reasoning_effort": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "use_beam_search": (False,),
+    "user": (),
+}
+"""Parameters that clients know and this engine does not, each with the values that ask for nothing and are let through."""
+
+
+class Strict(BaseModel):
+    """No coercion, no unknown fields."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(Strict):
+    """`include_usage`: one more chunk at the end, with no choices and the usage."""
+
+    include_usage: bool = False
+
+
+class SpeculationChoice(Strict):
+    """A request's own speculation, over the service's. `tree_budget` counts drafted nodes and belongs to ddtree."""
+
+    mode: Mode | None = None
+    tree_budget: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+def _stop_strings(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class GenerationBody(Strict):
+    """What both completion endpoints take."""
+
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    top_k: Annotated[int, Field(ge=-1)] = 0
+    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1)]], Field(max_length=16), BeforeValidator(_stop_strings)
+    ] = []
+    stop_token_ids: Annotated[list[int], Field(max_length=64)] = []
+    ignore_eos: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    speculation: SpeculationChoice = SpeculationChoice()
+
+    @model_validator(mode="before")
+    @classmethod
+    def leave_out_what_asks_for_nothing(cls, data: Any) -> Any:
+        """null means absent, and a neutral value of an unsupported parameter changes nothing."""
+        if not isinstance(data, dict):
+            return data
+        known = cls.model_fields.keys() | UNSUPPORTED.keys()
+        return {
+            name: value
+            for name, value in data.items()
+            if not (value is None and name in known) and not _is_neutral(name, value)
+        }
+
+    @model_validator(mode="after")
+    def check_together(self) -> GenerationBody:
+        """Rules over more than one field."""
+        both = (self.max_tokens, self.max_completion_tokens)
+        if None not in both and both[0] != both[1]:
+            raise ValueError(f"max_tokens {both[0]} and max_completion_tokens {both[1]} contradict each other")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream: true")
+        if self.limit is not None and self.min_tokens > self.limit:
+            raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.limit}")
+        return self
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens asked for, by either name; None: as many as the context holds."""
+        return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    # False == 0 in Python, but JSON's false is not a number: `n: true` must not pass as 1.
+    return any(
+        value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
+        for neutral in UNSUPPORTED.get(name, ())
+    )
+
+
+def _one_prompt(value: Any) -> Any:
+    """A text, or token ids; a list around exactly one of them is taken off."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+        raise ValueError("one prompt a request: a text or a list of token ids")
+    return value
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+
+
+def _text(value: Any) -> Any:
+    """Content as a text: given in parts, they are joined."""
+    if not isinstance(value, list):
+        return value
+    if not all(isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" for part in value):
+        raise ValueError('a text, or parts {"type": "text", "text": …}; no other kind is supported')
+    return "".join(str(part["text"]) for part in value)
+
+
+class Message(Strict):
+    """One message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str, BeforeValidator(_text)]
+    name: str | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions. `chat_template_kwargs` are the template's own switches."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    chat_template_kwargs: dict[str, Any] = {}
+
+
+class TokenizeBody(Strict):
+    """POST /tokenize: a prompt, or messages for the chat template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    chat_template_kwargs: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def one_of_two(self) -> TokenizeBody:
+        """Exactly one thing to tokenize."""
+        if (self.prompt is None) is (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def read_body(kind: type[Body], raw: bytes) -> Body:
+    """`raw` JSON as a checked body. Raises ApiError 400 that names every parameter at fault, and never their values."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        raise ApiError(400, f"the body is not JSON: {first['msg']}", code="invalid_json")
+    unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
+    messages = [_sentence(kind, fault["type"], fault["loc"], fault["msg"]) for fault in faults]
+    code = "invalid_value"
+    if unknown:
+        code = "unsupported_parameter" if unknown[0]["loc"][-1] in UNSUPPORTED else "unknown_parameter"
+    param = _path((unknown or faults)[0]["loc"])
+    raise ApiError(400, "; ".join(dict.fromkeys(messages)), code=code, param=param or None)
+
+
+def _sentence(kind: type[BaseModel], fault: str, location: tuple[int | str, ...], message: str) -> str:
+    path = _path(location)
+    if fault == "extra_forbidden":
+        name = str(location[-1])
+        if name in UNSUPPORTED and len(location) == 1:
+            neutral = UNSUPPORTED[name]
+            return f"{path}: this engine does not support it" + (f" (only {neutral[0]!r})" if neutral else "")
+        close = difflib.get_close_matches(name, kind.model_fields, n=1) if len(location) == 1 else []
+        return f"{path}: unknown parameter" + (f"; the nearest known one is {close[0]}" if close else "")
+    text = message.removeprefix("Value error, ")
+    return f"{path}: {text[:1].lower()}{text[1:]}" if path else text
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """`messages.0.content`, the way to the field at fault."""
+    return ".".join(str(step) for step in location)
