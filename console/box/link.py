@@ -48,7 +48,7 @@ class LinkKeeper:
 
     def ssh(self) -> asyncssh.SSHClientConnection:
         """The connection to send over now. Raises LinkError while there is none."""
-        if self._link is None or not self._up.is_set():
+        if self._link is None or not self._up.is_set() or self._link.ssh.is_closed():
             raise LinkError(
                 f"not connected ({self.state.name}{': ' + self.state.reason if self.state.reason else ''})",
                 where=self._target.name,

@@ -1,0 +1,159 @@
+"""The console's connection against a real sshd."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from dataclasses import replace
+
+import pytest
+from box_machine import Box
+from link_proxy import LinkProxy
+
+from console.box.connection import Connection, connect
+from console.box.target import Target
+from console.box.timing import Timing
+
+pytestmark = pytest.mark.box
+
+QUICK = Timing(first_retry_s=0.05, last_retry_s=0.2, heartbeat_s=0.2, slow_s=0.5, keepalive_s=1.0, keepalive_count=1)
+
+
+async def test_the_login_tells_home_uid_runtime_folder_and_systemd_version(box: Box, ops: Connection) -> None:
+    assert ops.home == "/home/ops"
+    assert ops.uid == int(box.run(["id", "-u", "ops"]).stdout)
+    assert ops.facts.has_runtime_dir
+    assert ops.facts.systemd_version is not None and ops.facts.systemd_version >= 247
+    assert ops.facts.greeting == b""
+
+
+async def test_the_interpreter_and_checkout_of_the_tests_run_for_an_ordinary_user(box: Box, ops: Connection) -> None:
+    code = "import asyncssh, console.box.values as v; print(v.__file__)"
+    done = await ops.run([str(box.python), "-c", code])
+    assert done.exit_status == 0, done.stderr
+    assert done.stdout.decode().strip() == str(box.checkout / "console/box/values.py")
+
+
+async def test_a_command_gives_output_bytes_and_exit_status_and_never_meets_a_shell(ops: Connection) -> None:
+    awkward = "$HOME; `id` 'x' \"y\" \\ *\n&"
+    done = await ops.run(["printf", "%s", awkward])
+    assert (done.exit_status, done.stdout) == (0, awkward.encode())
+    failed = await ops.run(["sh", "-c", "printf '\\377\\000' ; echo no >&2; exit 7"])
+    assert (failed.exit_status, failed.stdout, failed.stderr) == (7, b"\xff\0", b"no\n")
+
+
+async def test_a_signal_is_not_an_exit_status(ops: Connection) -> None:
+    done = await ops.run(["sh", "-c", "kill -KILL $$"])
+    assert (done.exit_status, done.signal) == (None, "KILL")
+
+
+async def test_systemctl_user_works_over_the_connection(ops: Connection) -> None:
+    done = await ops.run(["systemctl", "--user", "show", "-P", "Version"])
+    assert done.exit_status == 0, done.stderr
+
+
+async def test_an_upload_is_atomic_private_and_replaces(box: Box, ops: Connection) -> None:
+    path = f"{ops.home}/settings.toml"
+    await ops.upload(b"old", path)
+    first_inode = box.run(["stat", "-c", "%i", path]).stdout
+    await ops.upload(b"new\n" * 1000, path)
+    assert await ops.read(path) == b"new\n" * 1000
+    assert box.run(["stat", "-c", "%i", path]).stdout != first_inode  # another file took the name, none was rewritten
+    found = box.run(["stat", "-c", "%a %U %s", path]).stdout.decode().split()
+    assert found == ["600", "ops", "4000"]
+    assert box.run(["find", ops.home, "-name", "*.part"]).stdout == b""
+
+
+async def test_a_release_tree_arrives_whole_with_modes(box: Box, ops: Connection) -> None:
+    files = {f"engine/part{number}.py": f"print({number})\n".encode() for number in range(100)}
+    files["engine/drafters/model.safetensors"] = bytes(range(256)) * 4096 * 18  # 18 MiB
+    files["bin/run"] = b"#!/bin/sh\necho ran\n"
+    folder = f"{ops.home}/releases/1.0-abc"
+    await ops.run(["mkdir", "-p", f"{ops.home}/releases"])
+    await ops.upload_tree(files, folder, executable=frozenset({"bin/run"}))
+    assert (await ops.run([f"{folder}/bin/run"])).stdout == b"ran\n"
+    modes = {
+        line.split()[0]: stat.S_IMODE(int(line.split()[1], 8))
+        for line in box.run(["find", folder, "-printf", "%P %m\n"]).stdout.decode().splitlines()
+        if len(line.split()) == 2
+    }
+    assert (modes["engine"], modes["engine/part7.py"], modes["bin/run"]) == (0o700, 0o600, 0o700)
+    assert len(modes) == len(files) + 3
+    await ops.upload_tree({"engine/part7.py": b"print('seven')\n"}, folder)
+    assert await ops.read(f"{folder}/engine/part7.py") == b"print('seven')\n"
+    assert await ops.read(f"{folder}/engine/part8.py") == b"print(8)\n"
+    assert box.run(["find", f"{ops.home}/releases", "-name", "*.part"]).stdout == b""
+
+
+async def test_reading_by_offset_gives_only_what_is_new(ops: Connection) -> None:
+    path = f"{ops.home}/events.jsonl"
+    await ops.upload(b"one\ntwo\n", path)
+    assert await ops.read(path, 4) == b"two\n"
+    assert await ops.read(path, 8) == b""
+    assert await ops.read(path, 0, 3) == b"one"
+    assert await ops.exists(path) and not await ops.exists(f"{path}.not")
+
+
+async def test_a_cut_link_comes_back_with_its_forward_and_an_unfinished_command_is_unknown(
+    proxy: LinkProxy, proxied: Target
+) -> None:
+    async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    server = await asyncio.start_server(hello, "127.0.0.1", 0)  # the box shares this machine's loopback
+    there = server.sockets[0].getsockname()[1]
+    async with await connect(proxied, timing=QUICK) as connection:
+        here = await connection.forward(there)
+        assert await _fetch(here) == b"hello"
+        states: list[str] = []
+        connection.on_state(lambda state: states.append(state.name))
+        sleeping = asyncio.create_task(connection.run(["sleep", "60"], timeout_s=60))
+        await asyncio.sleep(0)
+        while proxy.accepted < 1 or not (await connection.run(["pgrep", "-u", "ops", "sleep"])).stdout:
+            await asyncio.sleep(0.02)
+        await proxy.cut()
+        done = await sleeping
+        assert (done.exit_status, done.signal) == (None, None)
+        await proxy.open()
+        await connection.link.wait_up()
+        assert (await connection.run(["echo", "back"])).stdout == b"back\n"
+        assert await connection.forward(there) == here
+        assert await _fetch(here) == b"hello"
+        assert states[0] == "LOST" and "RETRY" in states and states[-1] == "LIVE"
+    server.close()
+
+
+async def test_a_frozen_link_turns_degraded_and_is_replaced_on_request(proxy: LinkProxy, proxied: Target) -> None:
+    slow = replace(QUICK, keepalive_s=30.0)
+    async with await connect(proxied, timing=slow) as connection:
+        degraded = asyncio.Event()
+        connection.on_state(lambda state: degraded.set() if state.name == "DEGRADED" else None)
+        proxy.freeze()
+        async with asyncio.timeout(5):
+            await degraded.wait()
+        accepted = proxy.accepted
+        connection.reconnect()
+        proxy.thaw()
+        async with asyncio.timeout(5):
+            while proxy.accepted == accepted or connection.state.name != "LIVE":
+                await asyncio.sleep(0.02)
+        assert (await connection.run(["true"])).exit_status == 0
+
+
+async def test_a_dead_link_is_found_by_the_keepalive(proxy: LinkProxy, proxied: Target) -> None:
+    async with await connect(proxied, timing=replace(QUICK, keepalive_s=0.3, open_s=0.5)) as connection:
+        lost = asyncio.Event()
+        connection.on_state(lambda state: lost.set() if state.name == "LOST" else None)
+        proxy.freeze()
+        async with asyncio.timeout(5):
+            await lost.wait()
+        proxy.thaw()
+        await connection.link.wait_up()
+
+
+async def _fetch(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = await reader.read()
+    writer.close()
+    return data
