@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 
 class LinkProxy:
@@ -11,6 +12,7 @@ class LinkProxy:
     def __init__(self, port: int) -> None:
         self._port = port
         self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -28,6 +30,9 @@ class LinkProxy:
             self._server = None
         for writer in tuple(self._writers):
             writer.transport.abort()
+        self._flowing.set()  # what is held back meets the closed end, and the servers end
+        if self._serving:
+            await asyncio.wait(self._serving)
 
     def freeze(self) -> None:
         """Connections stay open, and nothing gets through: a half-open link."""
@@ -38,6 +43,10 @@ class LinkProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
         except OSError:
@@ -60,3 +69,13 @@ class LinkProxy:
             writer.transport.abort()
         except OSError:
             writer.transport.abort()
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], limit_s: float = 10.0) -> None:
+    """Return as soon as `condition` holds; TimeoutError after `limit_s`."""
+    async with asyncio.timeout(limit_s):
+        while True:
+            found = condition()
+            if await found if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(0.02)
