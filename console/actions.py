@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.telemetry.parse import AUTO, READERS
-from console.verbs import analysis, logs, service, status
+from console.verbs import analysis, logs, playbooks, service, status
 from console.verbs.verb import Argument, Verb
 
 _HOST = Argument(
@@ -103,6 +103,22 @@ _TABLE = (
             Argument("engine", "whose log it is", choices=(AUTO, *READERS), default=AUTO),
             Argument("file", "log files; - is standard input", kind="path", option=False, repeat=True),
         ),
+        streams=True,
+    ),
+    Verb(
+        "playbooks",
+        "The experiments there are",
+        "Every playbook that comes with the console or lies in the operator's own folder, with what it answers, how long it "
+        "takes, whether it restarts the service, and what is wrong with it.",
+        playbooks.playbooks,
+        key="4",
+    ),
+    Verb(
+        "check",
+        "Whether script files are sound playbooks",
+        "Header, syntax, imports, time-outs and undeclared effects of script files. Nothing is uploaded or executed.",
+        playbooks.check,
+        (Argument("file", "script files", kind="path", option=False, required=True, repeat=True),),
         streams=True,
     ),
     Verb(

@@ -42,17 +42,21 @@ def read_command_line(
     own = verb.arguments if verb else ()
     options = {argument.name: argument for argument in (*own, *session) if argument.option}
     values = {name: _typed(options[name], texts, f"--{name}") for name, texts in given.items()}
-    of_session = {argument.name: values.get(argument.name, argument.default) for argument in session}
+    of_session = {argument.name: values.get(argument.name, _unasked(argument)) for argument in session}
     if of_session.get("help"):
         return Request(verb, session=of_session, help=True)
     if verb is None:
         return Request(None, _host(plain, verbs, is_host), session=of_session)
     values |= _positional(verb, [argument for argument in own if not argument.option], plain)
-    arguments = {argument.name: values.get(argument.name, argument.default) for argument in own}
+    arguments = {argument.name: values.get(argument.name, _unasked(argument)) for argument in own}
     missing = [argument.shown for argument in own if argument.required and arguments[argument.name] is None]
     if missing:
         raise UsageError(f"needs {' and '.join(missing)}", where=verb.name, mend=f"write {verb.usage}")
     return Request(verb, arguments=arguments, session=of_session)
+
+
+def _unasked(argument: Argument) -> Any:
+    return False if argument.kind == "flag" else argument.default
 
 
 def _split(
