@@ -1,12 +1,17 @@
-"""A tiny model that speaks: the weights of tests/data/tiny-ddtree with a 64-piece alphabet written beside them."""
+"""A tiny model that speaks, and a real server process over it.
+
+The model is tests/data/tiny-ddtree with a 64-piece alphabet written beside its weights; token 1 ends a text.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from engine_process import Server
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 DATA = Path(__file__).parents[2] / "data" / "tiny-ddtree"
@@ -47,3 +52,27 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"bos_token": SPECIAL[0], "eos_token": {"content": SPECIAL[1]}, "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+StartServer = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def start_server(speaking_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
+    """Starts servers: `start_server(tables, environment)`, tables as TOML text after the model's."""
+    started: list[Server] = []
+
+    def start(
+        tables: str = "", environment: Mapping[str, str] | None = None, model: Path = speaking_model, port: int = 0
+    ) -> Server:
+        config = tmp_path_factory.mktemp("config") / "engine.toml"
+        paths = f'[model]\npath = "{model}"\ndrafter = "{DATA / "drafter"}"\n'
+        config.write_text(f"{paths}[server]\nport = {port}\n{tables}")
+        server = Server(config, environment or {})
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.process.kill()
+        server.process.wait(10.0)
