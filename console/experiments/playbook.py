@@ -1,0 +1,231 @@
+"""Playbook: a script file that the console can offer, start and judge. Read and checked here; never executed here.
+
+Nothing leaves this machine while `faults` is not empty: header, syntax for the box's Python, imports, forbidden
+calls, time-outs, keys and undeclared effects are all judged from the text (measurement.md 4.2 and 4.3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from console.experiments.params import Param, expression_names
+from console.experiments.script.block import find_block
+from console.experiments.script.code import Code
+from console.experiments.script.effects import check_effects
+from console.experiments.script.expression import ExpressionError, parse_expression
+from console.experiments.script.fault import Fault, Source
+from console.experiments.script.header import Header, read_header
+from console.experiments.script.keys import check_keys
+from console.experiments.script.lint import lint, lint_warnings
+from console.experiments.script.syntax import check_syntax
+from console.experiments.script.text import read_text
+from console.experiments.script.timeouts import check_timeouts
+from console.experiments.script.versions import OLDEST, Version, admitted
+
+__all__ = ["Fault", "Param", "Playbook", "built_in_folder", "catalogue", "read_playbook", "user_folder"]
+
+KIT = "kit.py"
+_MAX_SHOWN_FAULTS = 50
+
+
+@dataclass(frozen=True)
+class Playbook:
+    """One script file: what its header says, and what is wrong with it. `valid` means that it may be uploaded."""
+
+    id: str
+    path: Path
+    title: str = ""
+    key: str = ""
+    summary: str = ""
+    version: str = ""
+    kind: str = ""
+    engines: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    wants: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    exclusive: bool = True
+    est_seconds: str = ""  # an expression over the parameters; `estimate_s` works it out
+    max_seconds: int = 0
+    verdicts: tuple[str, ...] = ()
+    params: tuple[Param, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    warnings: tuple[Fault, ...] = ()
+    requires_python: str = ""
+    data: bytes = field(default=b"", repr=False)  # the very bytes that were judged, and no others, are uploaded
+
+    @property
+    def valid(self) -> bool:
+        """Whether no fault was found."""
+        return not self.faults
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the script's bytes, hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def restarts_service(self) -> bool:
+        """Whether it says that it restarts the service."""
+        return "restarts_service" in self.effects
+
+    def estimate_s(self, values: Mapping[str, Any], engine: Mapping[str, int | float] | None = None) -> float | None:
+        """Seconds that a run with these parameter values should take; None when the header's expression needs more."""
+        if not self.est_seconds:
+            return None
+        names = {**expression_names(self.params, values), **(engine or {})}
+        try:
+            return float(parse_expression(self.est_seconds).value(names))
+        except ExpressionError:
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The catalogue's row: every header field, `valid`, and the faults and warnings with their places."""
+        defaults = {param.name: param.default for param in self.params if not param.required}
+        return {
+            "id": self.id,
+            "path": str(self.path),
+            "title": self.title,
+            "key": self.key,
+            "summary": self.summary,
+            "version": self.version,
+            "kind": self.kind,
+            "engines": list(self.engines),
+            "needs": list(self.needs),
+            "wants": list(self.wants),
+            "effects": list(self.effects),
+            "exclusive": self.exclusive,
+            "est_seconds": self.estimate_s(defaults),
+            "max_seconds": self.max_seconds,
+            "verdicts": list(self.verdicts),
+            "params": [_param_json(param) for param in self.params],
+            "valid": self.valid,
+            "faults": [fault.to_json() for fault in self.faults],
+            "warnings": [fault.to_json() for fault in self.warnings],
+        }
+
+
+def _param_json(param: Param) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": param.name, "type": param.type, "required": param.required}
+    if not param.required and param.type != "secret":
+        row["default"] = param.default
+    for name, value in (("min", param.min), ("max", param.max), ("pattern", param.pattern)):
+        if value is not None:
+            row[name] = value
+    if param.choices:
+        row["choices"] = list(param.choices)
+    return {**row, "help": param.help}
+
+
+def read_playbook(path: Path, *, target: Version | None = None) -> Playbook:
+    """Read and judge one script file; never raises for what the file is or says, never runs it.
+
+    `target` is the box's Python once it is known; before that, every version that `requires-python` admits counts.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Playbook(id=path.stem, path=path, faults=(Fault(1, 1, "", f"the file cannot be read: {reason}"),))
+    return judge_playbook(path, data, target=target)
+
+
+def judge_playbook(path: Path, data: bytes, *, target: Version | None = None) -> Playbook:
+    """`read_playbook` for bytes already in hand; `path` gives the name alone."""
+    source, faults = read_text(data)
+    if source is None:
+        return Playbook(id=path.stem, path=path, faults=faults, data=data)
+    header, header_faults = _header(source, path.stem)
+    versions = _versions(header, target)
+    try:
+        code_faults, warnings = _judge_code(source, header, versions)
+    except RecursionError:
+        code_faults, warnings = (source.fault(1, 1, "nested too deeply to be checked"),), ()
+    version_faults = _target_faults(source, header, target)
+    all_faults = sorted({*header_faults, *version_faults, *code_faults})[:_MAX_SHOWN_FAULTS]
+    fields = {name: getattr(header, name) for name in Header.__dataclass_fields__}
+    fields["id"] = header.id or path.stem
+    return Playbook(**fields, path=path, faults=tuple(all_faults), warnings=warnings, data=data)
+
+
+def _header(source: Source, stem: str) -> tuple[Header, tuple[Fault, ...]]:
+    block, faults = find_block(source)
+    return (Header(), faults) if block is None else read_header(source, block, stem)
+
+
+def _versions(header: Header, target: Version | None) -> tuple[Version, ...]:
+    if target is not None:
+        return (target,)
+    return admitted(header.requires_python) if header.requires_python else (OLDEST,)
+
+
+def _target_faults(source: Source, header: Header, target: Version | None) -> tuple[Fault, ...]:
+    if target is None or not header.requires_python or target < OLDEST or target in admitted(header.requires_python):
+        return ()
+    line = next((n for n, text in enumerate(source.lines, 1) if "requires-python" in text), 1)
+    message = f"the box has Python {target[0]}.{target[1]}, and requires-python is {header.requires_python}"
+    return (source.fault(line, 3, message),)
+
+
+def _judge_code(
+    source: Source, header: Header, versions: tuple[Version, ...]
+) -> tuple[tuple[Fault, ...], tuple[Fault, ...]]:
+    tree, faults, warnings = check_syntax(source, min(versions))
+    if tree is None:
+        return (*faults, *check_keys(source, None)), ()
+    code = Code(source, tree)
+    found = (
+        *faults,
+        *lint(code, versions),
+        *check_timeouts(code),
+        *check_keys(source, code),
+        *check_effects(code, header.effects),
+    )
+    return found, tuple(sorted({*warnings, *lint_warnings(code)}))
+
+
+def built_in_folder() -> Path:
+    """Where the playbooks that come with the console lie: beside its own package."""
+    return Path(__file__).resolve().parents[2] / "playbooks"
+
+
+def user_folder() -> Path:
+    """Where an operator's own playbooks are looked for: `playbooks` in the config folder."""
+    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(config) / "ddtree" / "playbooks"
+
+
+def catalogue(folders: Sequence[Path] | None = None) -> tuple[Playbook, ...]:
+    """Every script of the folders (built-in and the user's own unless told otherwise), each with its validity."""
+    found: list[Playbook] = []
+    for folder in (built_in_folder(), user_folder()) if folders is None else folders:
+        scripts = sorted(folder.glob("*.py")) if folder.is_dir() else []
+        found += [read_playbook(path) for path in scripts if path.name not in (KIT, "__init__.py")]
+    return warn_of_clashes(found)
+
+
+def warn_of_clashes(playbooks: Iterable[Playbook]) -> tuple[Playbook, ...]:
+    """The same playbooks, where one that takes an id or a key already taken says so; the first keeps the key."""
+    owners: dict[str, Playbook] = {}
+    judged: list[Playbook] = []
+    for playbook in playbooks:
+        twin = next((one for one in judged if one.id == playbook.id), None)
+        if twin is not None:
+            message = f"id {playbook.id!r} is taken by {twin.path}"
+            playbook = replace(playbook, faults=(*playbook.faults, _at_header(playbook, "id", message)))
+        owner = owners.setdefault(playbook.key, playbook) if playbook.key else playbook
+        if owner is not playbook:
+            message = f"key {playbook.key!r} belongs to {owner.id}; this playbook has no key of its own"
+            playbook = replace(playbook, key="", warnings=(*playbook.warnings, _at_header(playbook, "key", message)))
+        judged.append(playbook)
+    return tuple(judged)
+
+
+def _at_header(playbook: Playbook, name: str, message: str) -> Fault:
+    source = Source(playbook.data.decode("utf-8", errors="replace"))
+    line = next((n for n, text in enumerate(source.lines, 1) if text.startswith(f"# {name} ")), 1)
+    return source.fault(line, 3, message)
