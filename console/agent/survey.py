@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""What this machine has for the engine, as one JSON object on standard output. Standard library only; changes nothing.
+
+    survey.py [--python PATH] [--packages a,b,c] [--import-torch] [--disk FOLDER] [--port N]
+
+"interpreters": each Python of 3.11 or newer found here (or only PATH), with the folders it imports from beyond its
+standard library, the versions of the packages asked for, and, with --import-torch, whether torch really imports.
+Also: linger, the journal, free disk, GPUs, who holds the port, and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import grp
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+OLDEST = (3, 11)
+AT_HOME = (  # after those on PATH: where people keep the environment that has torch
+    ".venv/bin/python",
+    "venv/bin/python",
+    "*/.venv/bin/python",
+    "miniconda3/bin/python",
+    "miniforge3/bin/python",
+    "anaconda3/bin/python",
+    "mini*3/envs/*/bin/python",
+    "anaconda3/envs/*/bin/python",
+    ".pyenv/versions/*/bin/python",
+)
+IN_ROOT = ("opt/conda/bin/python", "opt/*/bin/python", "opt/*/.venv/bin/python", "usr/local/bin/python3")
+PROBE = """
+import importlib.metadata, json, os, site, sys, sysconfig
+names, import_torch = json.loads(sys.argv[1])
+own = {os.path.realpath(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib")}
+own |= {os.path.join(folder, "lib-dynload") for folder in own} | {os.getcwd()}
+folders = [path for path in sys.path if os.path.isdir(path) and os.path.realpath(path) not in own]
+versions = {}
+for name in names:
+    try:
+        versions[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        versions[name] = None
+found = {"version": list(sys.version_info[:3]), "prefix": sys.prefix, "folders": folders, "packages": versions}
+try:
+    import pip
+    found["pip"] = True
+except ImportError:
+    found["pip"] = False
+if import_torch and versions.get("torch"):
+    try:
+        import torch
+        found["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda, "gpus": torch.cuda.device_count()}
+    except Exception as error:
+        found["torch"] = {"error": f"{type(error).__name__}: {error}"}
+print(json.dumps(found))
+"""
+
+
+def probe(path: str, packages: list[str], import_torch: bool) -> dict[str, Any]:
+    """One interpreter, asked in a process of its own."""
+    argv = [path, "-c", PROBE, json.dumps([packages, import_torch])]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environment, cwd="/")
+        return {"path": path, **json.loads(done.stdout.splitlines()[-1])}
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return {"path": path, "error": f"{type(error).__name__}: {error}"}
+
+
+def candidates() -> list[str]:
+    """Interpreters worth asking, most likely first, each real file once."""
+    active = [f"{os.environ['VIRTUAL_ENV']}/bin/python"] if "VIRTUAL_ENV" in os.environ else []
+    names = ("python3", "python", *(f"python3.{minor}" for minor in range(16, 10, -1)))
+    on_path = [shutil.which(name) for name in names]
+    placed = [str(path) for place in AT_HOME for path in sorted(Path.home().glob(place))]
+    placed += [str(path) for place in IN_ROOT for path in sorted(Path("/").glob(place))]
+    return list(dict.fromkeys(path for path in (*active, *on_path, *placed) if path and os.access(path, os.X_OK)))
+
+
+def interpreters(args: argparse.Namespace) -> list[dict[str, Any]]:
+    packages = [name for name in args.packages.split(",") if name]
+    paths = [args.python] if args.python else candidates()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda path: probe(path, packages, args.import_torch), paths))
+    if args.python:
+        return found
+    by_prefix: dict[str, dict[str, Any]] = {}
+    for one in found:
+        if "error" not in one and tuple(one["version"]) >= OLDEST:
+            by_prefix.setdefault(one["prefix"], one)
+    return list(by_prefix.values())
+
+
+def journal(user: str) -> dict[str, Any]:
+    """Whether this user can read the system's journal, and whether it outlives a reboot."""
+    groups = {grp.getgrgid(number).gr_name for number in os.getgroups()}
+    return {
+        "persistent": Path("/var/log/journal").is_dir(),
+        "groups": sorted(groups & {"systemd-journal", "adm", "wheel"}),
+        "readable": user == "root" or bool(groups & {"systemd-journal", "adm", "wheel"}),
+    }
+
+
+def gpus() -> list[dict[str, str]]:
+    """What nvidia-smi says of each GPU; none without it."""
+    keys = [
+        "index",
+        "name",
+        "driver_version",
+        "memory.total",
+        "memory.used",
+        "clocks.sm",
+        "clocks.max.sm",
+        "persistence_mode",
+    ]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    argv = ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    rows = [line.split(", ") for line in done.stdout.splitlines()]
+    return [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
+
+
+def port_owner(port: int) -> dict[str, Any] | None:
+    """Who listens on a TCP port; pid and command are None for a process of somebody else. None: nobody listens."""
+    inodes = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if table.exists():
+            for line in table.read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{fields[9]}]")
+    if not inodes:
+        return None
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if str(link.readlink()) in inodes:
+                words = link.parents[1].joinpath("cmdline").read_bytes().split(b"\0")
+                return {"pid": int(link.parts[2]), "command": b" ".join(words).decode("utf-8", "replace").strip()}
+        except OSError:
+            continue  # not ours to see, or it has ended
+    return {"pid": None, "command": None}
+
+
+def memory() -> dict[str, int]:
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return {
+        key: int(lines[name].split()[0]) * 1024 for key, name in (("total", "MemTotal"), ("available", "MemAvailable"))
+    }
+
+
+def free_bytes(folder: str) -> int:
+    path = Path(folder).expanduser()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", help="ask this interpreter only, whatever its version")
+    parser.add_argument("--packages", default="torch", help="distribution names, comma-separated")
+    parser.add_argument("--import-torch", action="store_true")
+    parser.add_argument("--disk", default="~", help="the folder whose disk is measured")
+    parser.add_argument("--port", type=int, help="a TCP port to find the owner of")
+    args = parser.parse_args()
+    user = pwd.getpwuid(os.getuid()).pw_name
+    found = {
+        "user": user,
+        "survey_python": sys.executable,
+        "interpreters": interpreters(args),
+        "linger": Path(f"/var/lib/systemd/linger/{user}").exists(),
+        "journal": journal(user),
+        "disk_free_bytes": free_bytes(args.disk),
+        "gpus": gpus(),
+        "memory": memory(),
+        "port": {"number": args.port, "owner": port_owner(args.port)} if args.port else None,
+        "cache": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
+    }
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""Put a release of the engine on a box, with its unit and first settings; take all of it away again.
+
+A release is complete in its own folder before `current` is swapped to it by one rename, so that an interrupted install
+leaves the old release working. What is there already is left alone: a second install of the same release changes
+nothing and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from console.box.connection import Connection
+from console.box.errors import BoxError, NoSuchFile
+from console.box.interpreter import Interpreter, choose_interpreter
+from console.box.layout import Layout
+from console.box.release import COMPLETE, SHIPPED_DRAFTER, release_files, release_name, requirements, unmet, version
+from console.box.services import ServiceManager
+from console.box.unit_file import CACHE_PARENT, service_json, unit_text
+from console.errors import ExitCode, UsageError
+
+FETCH_S = 900.0  # the bundled model is a download of 93 MB
+PIP_S = 900.0
+
+
+class InstallError(BoxError):
+    """The release could not be put on the box; what was there before still works."""
+
+    exit_code = ExitCode.PRECONDITION
+
+
+@dataclass(frozen=True)
+class InstallRequest:
+    """What to install.
+
+    `compose` makes the first settings file from the model and drafter folders on the box ("" for no drafter); it is
+    called only where there are no settings yet. `environment` is added to the engine's, `bound_to` is a process with
+    whose end the service ends (both for the supervisor only).
+    """
+
+    compose: Callable[[str, str], str]
+    who: str
+    model: str | None = None
+    drafter: str | None = None
+    python: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    bound_to: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step done. `changed` is false where everything was as it should be already."""
+
+    step: str
+    text: str
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the steps of one install work."""
+
+    connection: Connection
+    manager: ServiceManager
+    layout: Layout
+
+
+async def install(connection: Connection, manager: ServiceManager, request: InstallRequest) -> AsyncIterator[Progress]:
+    """Install step by step; each Progress is a step that is done.
+
+    Raises:
+        UsageError: a model or drafter folder that is none.
+        InstallError: something the box lacks; exit 4, naming it.
+    """
+    at = Places(connection, manager, manager.layout)
+    await _check_scope(at)
+    for folder in (request.model, request.drafter):
+        if folder is not None:
+            await _check_model_folder(connection, folder)
+    interpreter = await choose_interpreter(connection, request.python, tuple(requirements()))
+    yield Progress("python", f"{interpreter.path} (Python {interpreter.version}, torch {interpreter.torch})", False)
+    files = release_files()
+    name = release_name(version(), files, interpreter.identity)
+    release = f"{at.layout.releases}/{name}"
+    if await connection.exists(f"{release}/{COMPLETE}"):
+        yield Progress("release", f"{name} is there already", False)
+    else:
+        await _build_release(at, release, files, interpreter)
+        yield Progress("release", f"{name}: {len(files)} files, a virtual environment over {interpreter.path}", True)
+    async for step in _first_settings(at, request, release):
+        yield step
+    changed = await _write_unit(at, request)
+    yield Progress("unit", f"{manager.unit} ({at.layout.scope})" + ("" if changed else " is as it should be"), changed)
+    changed = await _swap_current(at, name)
+    yield Progress("current", f"{at.layout.current} -> {name}" + ("" if changed else " already"), changed)
+
+
+# --- before anything is written
+
+
+async def _check_scope(at: Places) -> None:
+    facts = at.connection.facts
+    if at.layout.scope == "system" and facts.uid != 0:
+        raise InstallError(
+            f"{facts.user} is not root, and a system install writes to /etc and /opt",
+            where=at.connection.target.name,
+            mend="log in as root, or use --scope user",
+        )
+    if at.layout.scope == "user" and not await at.connection.exists(f"/var/lib/systemd/linger/{facts.user}"):
+        raise InstallError(
+            f"lingering is off for {facts.user}: a user unit would end with the last login",
+            where=at.connection.target.name,
+            mend=f"run there: loginctl enable-linger {facts.user}",
+        )
+
+
+async def _check_model_folder(connection: Connection, folder: str) -> None:
+    if not folder.startswith("/"):
+        raise UsageError("is not an absolute path on the box", where=folder)
+    if not await connection.exists(f"{folder}/config.json"):
+        raise UsageError("holds no config.json", where=folder, mend="name a model folder on the box")
+
+
+# --- the release
+
+
+async def _build_release(at: Places, release: str, files: Mapping[str, bytes], interpreter: Interpreter) -> None:
+    """Files, virtual environment, what is missing from it; the marker last, so that a torn release is made anew."""
+    await _must(at.connection, ["rm", "-rf", "--", release], "clear away an interrupted install")
+    await _must(at.connection, ["mkdir", "-p", "-m", "700", "--", at.layout.releases], "make the folder of releases")
+    programs = frozenset(name for name in files if name.startswith("agent/"))
+    await at.connection.upload_tree(files, release, executable=programs)
+    venv = f"{release}/venv"
+    await _must(
+        at.connection,
+        [interpreter.path, "-m", "venv", "--without-pip", venv],
+        "make a virtual environment",
+        mend="on Debian: apt install python3-venv",
+    )
+    site = f"{venv}/lib/python{interpreter.minor}/site-packages"
+    own = [f"{release}/app", *interpreter.folders]
+    await at.connection.upload("".join(f"{folder}\n" for folder in own).encode(), f"{site}/ddtree.pth")
+    missing = unmet(requirements(), interpreter.packages)
+    if missing:
+        await _add_packages(at, interpreter, f"{venv}/bin/python", missing)
+    card = {"release": posixpath.basename(release), "python": interpreter.path, "added": sorted(missing.values())}
+    await at.connection.upload(json.dumps(card, indent=2).encode() + b"\n", f"{release}/{COMPLETE}")
+
+
+async def _add_packages(at: Places, interpreter: Interpreter, python: str, missing: Mapping[str, str]) -> None:
+    names = ", ".join(sorted(missing.values()))
+    mend = f"install them there: {interpreter.path} -m pip install {' '.join(sorted(missing))}"
+    if not interpreter.has_pip:
+        raise InstallError(
+            f"{interpreter.path} lacks {names}, and pip to fetch them", where=at.connection.target.name, mend=mend
+        )
+    quietly = ["--quiet", "--no-input", "--disable-pip-version-check", "--retries", "1", "--timeout", "15"]
+    argv = [interpreter.path, "-m", "pip", "--python", python, "install", *quietly, *sorted(missing.values())]
+    done = await at.connection.run(argv, timeout_s=PIP_S)
+    if done.exit_status != 0:
+        said = _last_line(done.stderr) or "pip gave no reason"
+        raise InstallError(
+            f"{interpreter.path} lacks {names}, and pip could not fetch them: {said}",
+            where=at.connection.target.name,
+            mend=mend,
+        )
+
+
+# --- settings
+
+
+async def _first_settings(at: Places, request: InstallRequest, release: str) -> AsyncIterator[Progress]:
+    """Generation 0, where there are no settings yet; an upgrade keeps those that are there."""
+    connection, layout = at.connection, at.layout
+    if await connection.exists(layout.settings):
+        yield Progress("settings", f"{layout.settings} is kept", False)
+        return
+    model = request.model
+    if model is None:
+        model = await _fetch_bundled_model(at, request, release)
+        yield Progress("model", model, True)
+    drafter = request.drafter or ""
+    if request.model is None and not drafter and await connection.exists(f"{release}/{SHIPPED_DRAFTER}/config.json"):
+        drafter = f"{layout.current}/{SHIPPED_DRAFTER}"
+    text = request.compose(model, drafter).encode()
+    for folder in (layout.config, layout.generations, layout.state, layout.runs):
+        await _must(connection, ["mkdir", "-p", "-m", "700", "--", folder], f"make {folder}")
+    await connection.upload(text, f"{layout.generations}/0000.toml")
+    line = {
+        "event": "installed",
+        "generation": 0,
+        "who": request.who,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    await connection.upload(json.dumps(line).encode() + b"\n", f"{layout.state}/audit.jsonl")
+    await connection.upload(text, layout.settings)
+    yield Progress("settings", f"{layout.settings}, generation 0", True)
+
+
+async def _fetch_bundled_model(at: Places, request: InstallRequest, release: str) -> str:
+    """The bundled model's folder on the box, fetched there if need be: the engine's own command prints it."""
+    places = dict(request.environment)
+    if at.layout.scope == "system":
+        places["XDG_CACHE_HOME"] = CACHE_PARENT
+    argv = ["env", *(f"{name}={value}" for name, value in places.items())]
+    argv += [f"{release}/venv/bin/python", "-m", "engine", "fetch-model", "smollm2"]
+    done = await at.connection.run(argv, timeout_s=FETCH_S)
+    folder = _last_line(done.stdout)
+    if done.exit_status != 0 or not folder.startswith("/"):
+        raise InstallError(
+            f"the bundled model could not be fetched there: {_last_line(done.stderr) or 'no reason given'}",
+            where=at.connection.target.name,
+            mend="name a model folder on the box with --model",
+        )
+    return folder
+
+
+# --- unit and switch
+
+
+async def _write_unit(at: Places, request: InstallRequest) -> bool:
+    """The unit file or service.json; true when it was not there like that before."""
+    layout = at.layout
+    if layout.scope == "supervisor":
+        return await _write(
+            at.connection,
+            f"{layout.supervised}/service.json",
+            service_json(layout, request.environment, request.bound_to),
+        )
+    changed = await _write(at.connection, layout.unit_file, unit_text(layout))
+    systemctl = ["systemctl", "--user"] if layout.scope == "user" else ["systemctl"]
+    if changed:
+        await _must(at.connection, [*systemctl, "daemon-reload"], "reload the service manager")
+    enabled = await at.connection.run([*systemctl, "is-enabled", "--quiet", layout.unit])
+    if enabled.exit_status != 0:
+        await _must(at.connection, [*systemctl, "--quiet", "enable", layout.unit], "enable the unit")
+        changed = True
+    return changed
+
+
+async def _write(connection: Connection, path: str, text: str) -> bool:
+    try:
+        if await connection.read(path) == text.encode():
+            return False
+    except NoSuchFile:
+        await _must(
+            connection, ["mkdir", "-p", "-m", "700", "--", posixpath.dirname(path)], f"make the folder of {path}"
+        )
+    await connection.upload(text.encode(), path)
+    return True
+
+
+async def _swap_current(at: Places, name: str) -> bool:
+    """Point `current` at the release by one rename, and clear away releases before the previous one."""
+    connection, layout = at.connection, at.layout
+    before = await connection.run(["readlink", "--", layout.current])
+    previous = posixpath.basename(before.stdout.decode().strip())
+    if previous == name:
+        return False
+    part = f"{layout.current}.part"
+    await _must(connection, ["ln", "-sfn", "--", f"releases/{name}", part], "make the link")
+    await _must(connection, ["mv", "-T", "--", part, layout.current], "swap the release")
+    listed = await _must(connection, ["ls", "-1", "--", layout.releases], "list the releases")
+    old = [one for one in listed.decode().split() if one not in (name, previous)]
+    if old:
+        await _must(
+            connection, ["rm", "-rf", "--", *(f"{layout.releases}/{one}" for one in old)], "clear away old releases"
+        )
+    return True
+
+
+# --- and away again
+
+
+async def uninstall(connection: Connection, manager: ServiceManager) -> AsyncIterator[Progress]:
+    """Stop the engine and remove everything the console put on the box; models in the cache stay, and that is said."""
+    layout = manager.layout
+    state = await manager.state()
+    if state.state not in ("not-installed", "stopped", "failed", "start-limit-hit", "start-timeout"):
+        await manager.stop()
+        await manager.wait(lambda now: now.state not in ("serving", "starting", "stopping", "restarting"), timeout_s=90)
+        yield Progress("stop", f"{manager.unit} stopped", True)
+    if layout.scope != "supervisor":
+        systemctl = ["systemctl", "--user"] if layout.scope == "user" else ["systemctl"]
+        if state.state != "not-installed":
+            await _must(connection, [*systemctl, "--quiet", "disable", layout.unit], "disable the unit")
+        await _must(connection, ["rm", "-f", "--", layout.unit_file], "remove the unit")
+        await _must(connection, [*systemctl, "daemon-reload"], "reload the service manager")
+        yield Progress("unit", f"{layout.unit_file} removed", state.state != "not-installed")
+    folders = [layout.share, layout.config, layout.state]
+    present = [folder for folder in folders if await connection.exists(folder)]
+    await _must(connection, ["rm", "-rf", "--", *folders], "remove the files")
+    if layout.scope != "system":  # parents that were made for this and are empty now go too; those of the system stay
+        parents = [
+            posixpath.relpath(posixpath.dirname(folder), connection.home) for folder in (*folders, layout.unit_file)
+        ]
+        tidy = ["env", "-C", connection.home, "rmdir", "-p", "--ignore-fail-on-non-empty", "--"]
+        for parent in parents:
+            if await connection.exists(f"{connection.home}/{parent}"):
+                await _must(connection, [*tidy, parent], "remove empty folders")
+    yield Progress("files", ", ".join(present) + " removed" if present else "no files were there", bool(present))
+
+
+async def _must(connection: Connection, argv: Sequence[str], what: str, *, mend: str | None = None) -> bytes:
+    done = await connection.run(argv)
+    if done.exit_status != 0:
+        said = _last_line(done.stderr) or f"exit status {done.exit_status}"
+        raise InstallError(f"could not {what}: {said}", where=connection.target.name, mend=mend)
+    return done.stdout
+
+
+def _last_line(output: bytes) -> str:
+    lines = output.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def to_json(step: Progress) -> dict[str, Any]:
+    """The object a step is with `--json`."""
+    return {"step": step.step, "text": step.text, "changed": step.changed}
