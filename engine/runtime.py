@@ -90,7 +90,8 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
     if config.model.drafter:
         on_phase("loading the drafter's weights")
         drafter = load_drafter(Path(config.model.drafter), target.config, dtype)
-    config = _in_force(config, target.config, drafter.config if drafter else None, dtype)
+    memory = psutil.virtual_memory().available
+    config = settings_in_force(config, target.config, drafter.config if drafter else None, dtype, memory)
     pages, page_size = config.kv.pages, config.kv.page_size
     on_phase(f"making a KV pool of {pages} pages of {page_size} tokens")
     shape = target.config
@@ -128,10 +129,14 @@ def pool_pages(config: EngineConfig, context_length: int, lookahead: int, token_
     return min(wanted, int(memory_bytes * config.kv.memory_fraction) // (token_bytes * page_size))
 
 
-def _in_force(
-    config: EngineConfig, target: ModelConfig, drafter: DrafterConfig | None, dtype: torch.dtype
+def settings_in_force(
+    config: EngineConfig, target: ModelConfig, drafter: DrafterConfig | None, dtype: torch.dtype, memory_bytes: int
 ) -> EngineConfig:
-    """`config` with each "as it comes" replaced by what it comes to here; checks what needs the models to check."""
+    """`config` with each zero and "auto" replaced by what it comes to with these models and this much free memory.
+
+    Raises EngineError for a context longer than the model or the pool holds, with both numbers, and for a block the
+    drafter was not trained for.
+    """
     limit = target.max_position_embeddings
     context_length = config.context.context_length or limit
     if context_length > limit:
@@ -148,8 +153,7 @@ def _in_force(
         )
     lookahead = max(config.speculation.tree_budget + 1, block_size) if drafter else 1
     token_bytes = kv_bytes_per_token(target, drafter, dtype)
-    memory = psutil.virtual_memory().available
-    pages = pool_pages(config, context_length, lookahead, token_bytes, memory)
+    pages = pool_pages(config, context_length, lookahead, token_bytes, memory_bytes)
     capacity = pages * config.kv.page_size
     if capacity < context_length:
         if config.context.context_length:

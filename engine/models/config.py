@@ -117,6 +117,13 @@ def token_ids(value: Any) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, list) else (int(value),)
 
 
+def end_of_text_ids(folder: Path, config: ModelConfig) -> frozenset[int]:
+    """Ids that end an answer: those of config.json, and those chat models name in generation_config.json."""
+    path = folder / "generation_config.json"
+    named = token_ids(read_json(path).get("eos_token_id")) if path.exists() else ()
+    return frozenset((*config.eos_token_ids, *named))
+
+
 def read_rope(text: Mapping[str, Any], *, where: str) -> Rope:
     """The rotary embedding of a config: `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
     scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
