@@ -59,15 +59,19 @@ StartServer = Callable[..., Server]
 
 @pytest.fixture(scope="module")
 def start_server(speaking_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """Starts servers: `start_server(tables, environment)`, tables as TOML text after the model's."""
+    """Starts servers: `tables` is TOML text that goes on from [server]."""
     started: list[Server] = []
 
     def start(
-        tables: str = "", environment: Mapping[str, str] | None = None, model: Path = speaking_model, port: int = 0
+        tables: str = "",
+        environment: Mapping[str, str] | None = None,
+        model: Path = speaking_model,
+        drafter: Path | None = DATA / "drafter",
+        port: int = 0,
     ) -> Server:
         config = tmp_path_factory.mktemp("config") / "engine.toml"
-        paths = f'[model]\npath = "{model}"\ndrafter = "{DATA / "drafter"}"\n'
-        config.write_text(f"{paths}[server]\nport = {port}\n{tables}")
+        drafting = f'drafter = "{drafter}"\n' if drafter else ""
+        config.write_text(f'[model]\npath = "{model}"\n{drafting}[server]\nport = {port}\n{tables}')
         server = Server(config, environment or {})
         started.append(server)
         return server
