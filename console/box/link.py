@@ -21,6 +21,7 @@ from console.box.timing import Timing, retry_delays
 from console.box.values import LinkName, LinkState
 
 CLOSE_S = 1.0
+NOTICE_S = 0.01
 
 
 class LinkKeeper:
@@ -57,8 +58,13 @@ class LinkKeeper:
 
     async def wait_up(self) -> None:
         """Return once the link is up. Raises LinkError when it has been closed for good."""
-        await self._up.wait()
-        self.ssh()
+        while True:
+            await self._up.wait()
+            if self.state.name == "CLOSED":
+                self.ssh()
+            if self._link is not None and not self._link.ssh.is_closed():
+                return
+            await asyncio.sleep(NOTICE_S)  # it has just broken, and the keeper is about to notice
 
     def on_state(self, callback: Callable[[LinkState], None]) -> Callable[[], None]:
         """Call `callback` with every new state; the function returned ends that."""
