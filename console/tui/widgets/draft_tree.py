@@ -94,14 +94,12 @@ def _probability(node: TreeNode) -> str:
 def _caption(view: View, tree: TreeFigures, hidden: int) -> Content:
     snapshot = view.snapshot
     assert snapshot is not None
-    parts: list[Piece] = [
-        (f"kept {tree.commit_length}", PLAIN),
-        (f" of budget {tree.budget}, {count_of(len(tree.nodes) - 1, 'draft')}", QUIET),
-    ]
+    drafts = len(tree.nodes) - 1
+    parts: list[Piece] = [(f"kept {tree.commit_length}", PLAIN), (f"   {drafts} of {tree.budget} drafts", QUIET)]
+    if hidden:
+        parts.append((f"   z shows {count_of(hidden, 'more row')}", QUIET))
     if snapshot.spine_hit_rate is not None:
         parts.append((f"   spine hit {percent(snapshot.spine_hit_rate)}", QUIET))
     if snapshot.branch_gain is not None:
         parts.append((f"   branch gain {snapshot.branch_gain:+.2f}", QUIET))
-    if hidden:
-        parts.append((f"   {count_of(hidden, 'more row')}: z shows all", QUIET))
     return row("", *parts)

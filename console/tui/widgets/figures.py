@@ -52,27 +52,28 @@ def draw_figures(view: View, width: int, _height: int) -> list[Content]:
     if figures.now is None:
         return [row("tok/s", (_why_nothing(view), QUIET))]
     spacious = _line(view, figures, figures.now, brief=False)
-    return [spacious if spacious.cell_length <= width else _line(view, figures, figures.now, brief=True)]
+    return [spacious if spacious.cell_length <= width else _line(view, figures, figures.now, brief=True, width=width)]
 
 
-def _line(view: View, figures: Figures, now: Rates, *, brief: bool) -> Content:
-    before, glyphs, quiet = figures.before, view.glyphs, figures.idle_s is not None
+def _line(view: View, figures: Figures, now: Rates, *, brief: bool, width: int | None = None) -> Content:
+    """Long or short names; with `width`, figures that do not fit are left out from the end."""
+    before, glyphs = figures.before, view.glyphs
     parts = [
         Content.assemble(
             (figure(now.tok_s), f"bold {RATE}"),
-            *_trend(now.tok_s, before and before.tok_s, glyphs, better_up=True),
+            *_trend(now.tok_s, before.tok_s if before else None, glyphs, better_up=True),
         ),
         Content.assemble(
             ("commit " if brief else "commit length ", QUIET),
             (figure(now.commit_length, 2), f"bold {COMMIT}"),
             (_of_block(view), QUIET),
-            *_trend(now.commit_length, before and before.commit_length, glyphs, better_up=True),
+            *_trend(now.commit_length, before.commit_length if before else None, glyphs, better_up=True),
         ),
         Content.assemble(
             ("step ", QUIET),
             (figure(now.step_ms), f"bold {STEP}"),
             (" ms", QUIET),
-            *_trend(now.step_ms, before and before.step_ms, glyphs, better_up=False),
+            *_trend(now.step_ms, before.step_ms if before else None, glyphs, better_up=False),
         ),
     ]
     if figures.context is not None:
@@ -80,9 +81,13 @@ def _line(view: View, figures: Figures, now: Rates, *, brief: bool) -> Content:
         parts.append(
             Content.assemble(("ctx " if brief else "context ", QUIET), (f"{figures.context:,}", STRONG), (limit, QUIET))
         )
-    if quiet:
-        parts.append(Content.styled(f"idle {duration(figures.idle_s or 0)}", f"bold {WARN}"))
-    return row("tok/s", Content("  " if brief else "    ").join(parts))
+    if figures.idle_s is not None:
+        parts.insert(0, Content.styled(f"idle {duration(figures.idle_s)}", f"bold {WARN}"))
+    line = row("tok/s", Content("  " if brief else "    ").join(parts))
+    while width is not None and line.cell_length > width and len(parts) > 1:
+        parts.pop()
+        line = row("tok/s", Content("  ").join(parts))
+    return line
 
 
 def _idle_s(view: View, samples: Sequence[Sample]) -> float | None:

@@ -23,8 +23,8 @@ LONGEST_MESSAGE = 4000
 def log_line(record: Record, glyphs: Glyphs) -> Content:
     """`12:04:59.120 I decode seq=812 …`, keys quieter than values; a marker of the follower as a rule of its own."""
     if record.marker is not None:
-        text = f"{glyphs.rule * 3} {record.marker}: {shown(record.message, glyphs)} {glyphs.rule * 3}"
-        return Content.styled(text, f"bold {WARN}")
+        rule = glyphs.rule * 3
+        return Content.styled(f"{rule} {record.marker}: {shown(record.message, glyphs)} {rule}", f"bold {WARN}")
     message = shown(record.message[:LONGEST_MESSAGE], glyphs)
     text = Content.styled(message, _message_tone(record.priority))
     if record.priority >= 5:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Resize
 from textual.geometry import Size
@@ -26,7 +27,8 @@ class LogView(ScrollView, can_focus=True):
     """Shows a LogBuffer. Following, the newest record is at the bottom; paused, what is on screen stays where it is."""
 
     ALLOW_SELECT = False
-    BINDINGS = [
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--cursor"}
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", "Line up", show=False),
         Binding("down,j", "step(1)", "Line down", show=False),
         Binding("pageup", "page(-1)", "Page up", show=False),

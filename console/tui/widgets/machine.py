@@ -30,16 +30,17 @@ def draw_gpus(view: View, width: int, height: int) -> list[Content]:
 
 def draw_machine(view: View, width: int, _height: int) -> list[Content]:
     """Host and engine process, in one row where they fit, else in two."""
-    snapshot = view.snapshot
-    if snapshot is None:
-        return []
-    host, engine = _host(view), _process(view)
-    if host is None and engine is None:
-        return []
-    if host is None or engine is None:
-        return [row("host", host or Content(""), engine or Content(""))]
-    together = row("host", host, ("   engine ", QUIET), engine)
-    return [together] if together.cell_length <= width else [row("host", host), row("engine", engine)]
+    lines: list[Content] = []
+    for brief in (False, True):
+        host, engine = _host(view, brief=brief), _process(view)
+        if host and engine:
+            together = row("host", host, ("   engine ", QUIET), engine)
+            if together.cell_length <= width:
+                return [together]
+        lines = [row(name, part) for name, part in (("host", host), ("engine", engine)) if part]
+        if all(line.cell_length <= width for line in lines):
+            break
+    return lines
 
 
 def _gpu(gpu: GpuFigures, width: int, glyphs: Glyphs, *, first: bool) -> Content:
@@ -56,26 +57,26 @@ def _gpu(gpu: GpuFigures, width: int, glyphs: Glyphs, *, first: bool) -> Content
         parts.append((f"  {gpu.power_w:.0f} W", PLAIN))
     if gpu.temperature_c is not None and width >= 76:
         parts.append((f"  {gpu.temperature_c:.0f} °C" if not glyphs.ascii else f"  {gpu.temperature_c:.0f} C", PLAIN))
-    if gpu.throttle:
+    if gpu.throttle and gpu.throttle != "none":
         parts.append((f"  throttle: {shown(gpu.throttle, glyphs)}", BAD))
     elif width >= 100:
         parts.append(("  throttle: none", QUIET))
     return row("GPUs" if first else "", *parts)
 
 
-def _host(view: View) -> Content | None:
+def _host(view: View, *, brief: bool) -> Content | None:
     machine = view.snapshot.machine if view.snapshot else None
     if machine is None:
         return None
     parts: list[Piece] = []
     if machine.cpu_percent is not None:
-        cores = f" of {machine.cpu_count} cores" if machine.cpu_count else ""
+        cores = f" of {machine.cpu_count} cores" if machine.cpu_count and not brief else ""
         parts += [("cpu ", QUIET), (f"{machine.cpu_percent:.0f} %", PLAIN), (cores, QUIET)]
     if machine.load_1m is not None:
         parts += [("  load ", QUIET), (f"{machine.load_1m:.2f}", PLAIN)]
     if machine.memory_used_bytes is not None and machine.memory_total_bytes:
         share = 100 * machine.memory_used_bytes / machine.memory_total_bytes
-        size = f" of {byte_size(machine.memory_total_bytes)}"
+        size = "" if brief else f" of {byte_size(machine.memory_total_bytes)}"
         parts += [("  mem ", QUIET), (f"{share:.0f} %", BAD if share > 95 else PLAIN), (size, QUIET)]
     return Content.assemble(*parts)
 

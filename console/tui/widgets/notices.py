@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from console.tui.glyphs import shown
-from console.tui.tones import BAD, KEY, PLAIN, QUIET, WARN, label, row
+from console.tui.glyphs import Glyphs, shown
+from console.tui.tones import BAD, KEY, LABEL_WIDTH, QUIET, STRONG, WARN, fitted, label, row
 from console.tui.view import View
 from console.tui.widgets.log_line import log_line
 
@@ -13,18 +13,19 @@ from console.tui.widgets.log_line import log_line
 def draw_alarms(view: View, width: int, height: int) -> list[Content]:
     """One sentence an alarm; no row at all when there is none."""
     alarms = view.snapshot.alarms if view.snapshot else ()
-    lines = [
-        Content.assemble(
-            (f" {view.glyphs.warn} ALARM  ", f"bold {WARN}"),
-            (shown(alarm.sentence, view.glyphs), f"bold {PLAIN}"),
-            *([("  press ", QUIET), (alarm.key, KEY)] if alarm.key else []),
-        )
-        for alarm in alarms
-    ]
+    mark = f"{view.glyphs.warn} ALARM"
+    lines = [_sentence(mark, alarm.sentence, alarm.key, WARN, width, view.glyphs) for alarm in alarms]
     if view.link is not None and view.link.name not in ("LIVE", "CONNECTING") and view.link.reason:
-        reason = shown(view.link.reason, view.glyphs)
-        lines.insert(0, Content.assemble((" LINK  ", BAD), (reason, PLAIN), ("  press ", QUIET), ("R", KEY)))
+        lines.insert(0, _sentence("LINK", view.link.reason, "R", BAD, width, view.glyphs))
     return lines
+
+
+def _sentence(mark: str, text: str, key: str | None, tone: str, width: int, glyphs: Glyphs) -> Content:
+    """A sentence cut so that its key stays on screen."""
+    head = Content.styled(f" {mark:<{LABEL_WIDTH - 1}}", f"bold {tone}")
+    tail = Content.assemble(("  press ", QUIET), (key, KEY)) if key else Content("")
+    room = width - head.cell_length - tail.cell_length
+    return Content.assemble(head, fitted(Content.styled(shown(text, glyphs), STRONG), room, glyphs), tail)
 
 
 def draw_journal(view: View, width: int, height: int) -> list[Content]:

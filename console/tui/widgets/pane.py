@@ -33,6 +33,7 @@ class Pane(Widget):
         self._tall = tall
         self._view: View | None = None
         self._picture = Content("")
+        self._wanted = 0  # rows
         self.can_focus = zoomable
 
     def show(self, view: View) -> None:
@@ -41,12 +42,15 @@ class Pane(Widget):
         width, height = self.content_size
         if width == 0:
             return
-        picture = self._drawn(view, width, height if self._tall else 0)
-        if picture.is_same(self._picture):
-            return
-        grown = picture.plain.count("\n") != self._picture.plain.count("\n") or bool(picture) != bool(self._picture)
-        self._picture = picture
-        self.refresh(layout=grown and not self._tall)
+        wanted = height if self._tall else self._rows_wanted(view, width)
+        # Less room than wanted: the style sheet has a say too, and the picture is drawn for the rows there are.
+        picture = self._drawn(view, width, min(wanted, height) if height else wanted)
+        grown, self._wanted = wanted != self._wanted, wanted
+        if not picture.is_same(self._picture):
+            self._picture = picture
+            self.refresh(layout=grown and not self._tall)
+        elif grown and not self._tall:
+            self.refresh(layout=True)
 
     def render(self) -> Content:
         """The picture, for Textual."""
@@ -56,16 +60,16 @@ class Pane(Widget):
         """Rows wanted where CSS leaves the height open."""
         if self._tall or self._view is None:
             return super().get_content_height(container, viewport, width)
-        picture = self._drawn(self._view, width, 0)
-        return picture.plain.count("\n") + 1 if picture else 0
+        return self._rows_wanted(self._view, width)
 
     def on_resize(self, event: Resize) -> None:
         """Draw again at the new size."""
         if self._view is not None:
             self.show(self._view)
 
+    def _rows_wanted(self, view: View, width: int) -> int:
+        return len(self._draw(view, width, 0))
+
     def _drawn(self, view: View, width: int, height: int) -> Content:
-        lines = self._draw(view, width, height)
-        if height:
-            lines = lines[:height]
+        lines = self._draw(view, width, height)[: height or None]
         return Content("\n").join(fitted(line, width, view.glyphs) for line in lines)

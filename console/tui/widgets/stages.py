@@ -59,7 +59,7 @@ def _list(stages: Sequence[Stage], width: int, glyphs: Glyphs) -> list[Content]:
     columns = max(1, width - LABEL_WIDTH - name_width - len("  1,000.0  100 %"))
     return [
         Content.assemble(
-            label("stages" if index == 0 else "ms a step" if index == 1 else ""),
+            label("stages" if index == 0 else "ms/step" if index == 1 else ""),
             (stage.name.ljust(name_width), QUIET),
             (bar(stage.share, columns, glyphs).ljust(columns), stage.tone),
             (f"{figure(stage.ms):>9}", PLAIN),
@@ -78,7 +78,7 @@ def _flow(stages: Sequence[Stage], width: int, rows: int, glyphs: Glyphs) -> lis
         if len(lines) <= rows and sum(part.cell_length for part in lines[-1]) + len(_UNIT) <= room:
             break
     return [
-        row("stages" if index == 0 else "", *line, *([(_UNIT, QUIET)] if index == len(lines) - 1 else []))
+        row("stages" if index == 0 else "", *line, *([(_UNIT, QUIET)] if index == len(lines) - 1 else [])).rstrip()
         for index, line in enumerate(lines)
     ]
 

@@ -1,0 +1,48 @@
+"""From a playbook to its run: the fault if it has one, the form if it has parameters, the question if it restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from textual.screen import ModalScreen, Screen
+
+from console.experiments.playbook import Playbook
+from console.tui.screens.asking import ask_first, host_question, perform
+from console.tui.screens.parameters import ParametersScreen
+from console.tui.session import Session
+from console.tui.widgets.catalogue import effect_sentences
+
+
+def run_after_questions(screen: Screen[Any], session: Session, playbook: Playbook) -> None:
+    """Run `playbook` once the operator has answered what must be asked; while a dialog is open, nothing."""
+    if isinstance(screen.app.screen, ModalScreen):
+        return
+    if not playbook.valid:
+        session.note("info", f"{playbook.title or playbook.id} cannot run: {playbook.faults[0]}")
+        return
+    if playbook.params:
+        dialog = ParametersScreen(playbook, engine_names(session), session.glyphs)
+        screen.app.push_screen(dialog, lambda values: _confirmed(screen, session, playbook, values))
+    else:
+        _confirmed(screen, session, playbook, {})
+
+
+def engine_names(session: Session) -> dict[str, int | float]:
+    """What bounds and estimates may ask of the engine."""
+    snapshot = session.snapshot
+    if snapshot is None:
+        return {}
+    longest = snapshot.settings.get("context_length") or (snapshot.engine and snapshot.engine.max_context)
+    return {"engine.max_context": longest} if isinstance(longest, int) else {}
+
+
+def _confirmed(screen: Screen[Any], session: Session, playbook: Playbook, values: Mapping[str, Any] | None) -> None:
+    if values is None:
+        return
+    chosen = dict(values)
+    if not playbook.restarts_service:
+        perform(screen, session, session.run_playbook(playbook, chosen))
+        return
+    question = host_question(session, f"Run {playbook.title}?", effect_sentences(playbook), "Run it")
+    ask_first(screen, session, question, lambda: session.run_playbook(playbook, chosen))

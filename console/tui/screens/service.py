@@ -1,0 +1,258 @@
+"""Service: the settings form, what a change would cost, its way into force, and everything that was changed before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.timer import Timer
+from textual.widget import Widget
+
+from console.deployment.change import ChangePlan, Generation
+from console.deployment.settings_file import complete
+from console.errors import OperatorError
+from console.tui.glyphs import shown
+from console.tui.keys import SERVICE, bindings
+from console.tui.screens.asking import ask_first, host_question, perform
+from console.tui.screens.confirm import Question
+from console.tui.screens.screen import ConsoleScreen
+from console.tui.session import Session
+from console.tui.settings_form import check_setting, setting_text, settings_form
+from console.tui.tones import QUIET, WARN, Piece
+from console.tui.view import View
+from console.tui.widgets.change_report import (
+    changes_back_to,
+    consequence,
+    draw_fault,
+    draw_generation,
+    draw_plan,
+    draw_progress,
+)
+from console.tui.widgets.fields import Form
+from console.tui.widgets.form_view import FormView
+from console.tui.widgets.listing import Listing
+from console.tui.widgets.pane import Pane
+from console.tui.widgets.top_line import state_words
+
+PLAN_AFTER_S = 0.3
+"""Pause in typing after which the plan is asked for again."""
+
+
+class ServiceScreen(ConsoleScreen):
+    """The form on the left, plan or progress beside it, the history below."""
+
+    which = "service"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(SERVICE)]
+    AUTO_FOCUS = "#form-rows"
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._plan: ChangePlan | None = None
+        self._fault: str | None = None
+        self._loaded_for: str | None = None  # invocation whose settings the form shows
+        self._history: Sequence[Generation] = ()
+        self._opened: int | None = None  # generation whose differences are shown
+        self._plan_timer: Timer | None = None
+
+    def body(self) -> Iterable[Widget]:
+        """State line, form and report, history."""
+        yield Pane(self._draw_state, id="service-state")
+        with Horizontal(id="service-main"):
+            yield FormView(Form(), check_setting, self.session.glyphs, id="service-form")
+            with VerticalScroll(id="service-report", can_focus=False):
+                yield Pane(self._draw_report, id="service-report-pane")
+        with Vertical(id="service-history"):
+            yield Pane(self._draw_history_title, id="history-title")
+            yield Listing(self._draw_generation, self.session.glyphs, id="history")
+
+    def bring_up_to_date(self, view: View) -> None:
+        """Read the settings again when another engine process runs, and after a change."""
+        service = view.snapshot.service if view.snapshot else None
+        identity = f"{service.invocation} {service.state}" if service else None
+        change = self.session.change
+        if change is not None and change.outcome is not None:
+            identity = f"{identity} {change.outcome.request_id}"
+        if identity is not None and identity != self._loaded_for:
+            self._loaded_for = identity
+            self.run_worker(self._load(), group="load", exclusive=True, exit_on_error=False)
+
+    async def action_edit(self) -> None:
+        """Type a value, or open and close a generation's differences."""
+        if self.focused is self._listing:
+            number = self._number_here
+            self._opened = None if self._opened == number else number
+            self._fill_history()
+        else:
+            self._form.edit()
+
+    def action_undo(self) -> None:
+        """The old value again."""
+        self._form.undo()
+
+    def action_history(self) -> None:
+        """To the history and back."""
+        if self.has_class("-history"):
+            self.remove_class("-history")
+            self._form.focus_rows()
+        else:
+            self.add_class("-history")
+            self._listing.focus()
+
+    def action_back(self) -> None:
+        """Fill the form with the settings of a generation; applying them is the operator's step."""
+        number = self._number_here
+        if number is None:
+            return
+        for name, text in changes_back_to(self._history, number).items():
+            self._form.set_field(name, text)
+        self.remove_class("-history")
+        self._form.focus_rows()
+
+    def action_apply(self) -> None:
+        """Ask, then apply the plan that is shown."""
+        plan = self._plan
+        if self._form.form.faults or self._fault is not None:
+            self.session.note("info", "not applied: the form holds a value that cannot be")
+        elif plan is None or not plan.differences:
+            self.session.note("info", "nothing to apply: no setting differs from the file")
+        else:
+            chosen = plan
+            ask_first(self, self.session, _apply_question(chosen, self.session), lambda: self.session.apply(chosen))
+
+    def action_service(self, verb: str) -> None:
+        """Start at once; stop and restart after a question."""
+        if verb == "start":
+            perform(self, self.session, self.session.service_verb(verb))
+        else:
+            question = _verb_question(verb, self.session)
+            ask_first(self, self.session, question, lambda: self.session.service_verb(verb))
+
+    def take_changes(self, changes: Mapping[str, str]) -> None:
+        """Put proposed settings into the form."""
+        for name, text in changes.items():
+            self._form.set_field(name, text)
+
+    @on(FormView.Changed)
+    def _form_changed(self, event: FormView.Changed) -> None:
+        event.stop()
+        if self._plan_timer is not None:
+            self._plan_timer.stop()
+        self._plan_timer = self.set_timer(PLAN_AFTER_S, self._ask_plan)
+
+    @on(Listing.Moved, "#history")
+    def _history_moved(self, event: Listing.Moved) -> None:
+        event.stop()
+        self._fill_history()
+
+    def _ask_plan(self) -> None:
+        self.run_worker(self._make_plan(), group="plan", exclusive=True, exit_on_error=False)
+
+    async def _make_plan(self) -> None:
+        """What the form as it stands would change; a finished change makes room for it."""
+        form = self._form.form
+        if form.faults:
+            name, fault = next(iter(form.faults.items()))
+            self._plan, self._fault = None, f"{name}: {fault}"
+        else:
+            try:
+                self._plan, self._fault = await self.session.operations.plan(form.edits), None
+            except OperatorError as error:
+                self._plan, self._fault = None, str(error)
+        self.session.forget_finished_change()
+        self.refresh_view()
+
+    async def _load(self) -> None:
+        """The settings in the file and the history; what the operator has typed stays."""
+        try:
+            plan = await self.session.operations.plan({})
+            self._history = await self.session.operations.history()
+        except OperatorError as error:
+            self._fault = str(error)
+            self.refresh_view()
+            return
+        snapshot = self.session.snapshot
+        fresh = settings_form(complete(plan.text), snapshot.settings if snapshot else {})
+        for name, text in self._form.form.edits.items():
+            fresh = fresh.edited(name, text, check_setting)
+        self._form.show(fresh)
+        self._plan, self._fault = (plan, None) if not fresh.edits else (self._plan, self._fault)
+        self._fill_history()
+        self.refresh_view()
+
+    def _fill_history(self) -> None:
+        self._listing.fill([True] * len(self._history))
+
+    def _draw_state(self, view: View, width: int, _height: int) -> list[Content]:
+        service = view.snapshot.service if view.snapshot else None
+        state, tone, age = state_words(view)
+        parts: list[Piece] = [(f" {state}", f"bold {tone}")]
+        if self.session.verb is not None:
+            parts.append((f"   {self.session.verb} on its way", WARN))
+        if service is not None:
+            parts.append((f"   {shown(service.unit, view.glyphs)} ({service.scope})", QUIET))
+            if age:
+                parts.append((f"   since {age}", QUIET))
+            if service.main_pid:
+                parts.append((f"   pid {service.main_pid}", QUIET))
+            if service.restarts:
+                parts.append((f"   {service.restarts} restarts", WARN))
+            if service.status_text:
+                parts.append((f"   {shown(service.status_text, view.glyphs)}", QUIET))
+        return [Content.assemble(*parts)]
+
+    def _draw_report(self, view: View, width: int, _height: int) -> list[Content]:
+        change = self.session.change
+        if change is not None:
+            return draw_progress(change, view.now_s, width, view.glyphs)
+        if self._fault is not None:
+            return draw_fault(self._fault, width, view.glyphs)
+        if self._plan is None:
+            return [Content.styled(" reading the settings on the box", QUIET)]
+        return draw_plan(self._plan, width, view.glyphs)
+
+    def _draw_history_title(self, view: View, width: int, _height: int) -> list[Content]:
+        words = (
+            " history   enter shows what changed, b takes it back to the form" if self._history else " history   empty"
+        )
+        return [Content.styled(words, QUIET)]
+
+    def _draw_generation(self, item: int, width: int) -> list[Content]:
+        one = self._history[item]
+        return draw_generation(one, width, self.session.glyphs, whole=one.number == self._opened)
+
+    @property
+    def _number_here(self) -> int | None:
+        return self._history[self._listing.cursor].number if self._history else None
+
+    @property
+    def _form(self) -> FormView:
+        return self.query_one("#service-form", FormView)
+
+    @property
+    def _listing(self) -> Listing:
+        return self.query_one("#history", Listing)
+
+
+def _apply_question(plan: ChangePlan, session: Session) -> Question:
+    changes = [f"{one.name}: {setting_text(one.old)} to {setting_text(one.new)}" for one in plan.differences]
+    warnings = [f"Mind: {warning}" for warning in plan.warnings]
+    promise = "If the gate fails, the old settings are put back by the box itself."
+    return host_question(
+        session, "Put these settings in force?", [*changes, *warnings, consequence(plan), promise], "Apply"
+    )
+
+
+def _verb_question(verb: str, session: Session) -> Question:
+    snapshot = session.snapshot
+    running = snapshot.running if snapshot else None
+    unit = snapshot.service.unit if snapshot and snapshot.service else "the engine"
+    in_flight = "not known" if running is None else f"{running}, and they end" if running else "none"
+    consequences = [
+        f"{unit} {'stops' if verb == 'stop' else 'stops and starts again'}.",
+        f"Requests in flight: {in_flight}.",
+    ]
+    return host_question(session, f"{verb.capitalize()} the engine?", consequences, verb.capitalize())

@@ -1,0 +1,201 @@
+"""The session: one host's operations, what is known of it now, and what is going on; screens only show it.
+
+What goes on belongs here and not to a screen, so that leaving a screen stops nothing. No Textual in this file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from console.deployment.change import ChangePlan, Outcome, Phase
+from console.errors import OperatorError, UsageError
+from console.experiments.playbook import Playbook
+from console.operations import Operations
+from console.snapshot import Snapshot
+from console.tui.glyphs import Glyphs, glyphs_for
+from console.tui.happenings import Happenings, Weight
+from console.tui.log_buffer import LogBuffer
+from console.tui.runs import RunView, advanced, begun, lost
+from console.tui.view import View
+
+
+@dataclass(frozen=True)
+class ChangeProgress:
+    """A settings change on its way: the plan, the phases the box has reported, and at the end the outcome."""
+
+    plan: ChangePlan
+    started_s: float
+    phases: tuple[Phase, ...] = ()
+    outcome: Outcome | None = None
+
+
+@dataclass
+class Session:
+    """Mutable only through its methods; `changed` is called after each of them that made a difference."""
+
+    operations: Operations
+    changed: Callable[[], None]
+    read_only: bool = False
+    ascii_only: bool = False
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    snapshot: Snapshot | None = None
+    log: LogBuffer = field(default_factory=LogBuffer)
+    log_trouble: str | None = None
+    happenings: Happenings = field(default_factory=Happenings)
+    run: RunView | None = None
+    change: ChangeProgress | None = None
+    verb: str | None = None  # start, stop or restart while one is on its way
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """What the screens draw with."""
+        return glyphs_for(self.ascii_only)
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self.operations.name
+
+    def view(self) -> View:
+        """This moment, for the widgets."""
+        return View(
+            self.host,
+            self.clock(),
+            self.wall_clock(),
+            self.snapshot,
+            self.glyphs,
+            self.read_only,
+            self.happenings.unread,
+        )
+
+    def note(self, weight: Weight, text: str) -> None:
+        """Keep that this happened."""
+        self.happenings = self.happenings.with_one(self.wall_clock(), weight, text)
+        self.changed()
+
+    def read_all(self) -> None:
+        """The operator has seen what happened."""
+        self.happenings = self.happenings.all_read()
+        self.changed()
+
+    def refuse_if_read_only(self, what: str) -> None:
+        """Raise `UsageError` where this console may not change anything: the gate that every change goes through."""
+        if self.read_only:
+            raise UsageError(f"{what} is refused: this console is read-only", where=self.host)
+
+    async def follow_snapshots(self) -> None:
+        """Take in every Snapshot until the operations are closed."""
+        async for snapshot in self.operations.snapshots():
+            before, self.snapshot = self.snapshot, snapshot
+            self._note_changes(before, snapshot)
+            self.changed()
+
+    async def follow_records(self) -> None:
+        """Take in the journal until the operations are closed."""
+        async for batch in self.operations.records(since=None, follow=True):
+            self.log.extend(batch)
+            self.changed()
+
+    async def run_playbook(self, playbook: Playbook, params: Mapping[str, Any]) -> None:
+        """Start a run and follow it to its end; one at a time."""
+        self.refuse_if_read_only(f"running {playbook.title}")
+        if self.run is not None and not self.run.over:
+            raise OperatorError(
+                f"{self.run.playbook.title} is still running", where=self.host, mend="wait or cancel it"
+            )
+        self.run = begun(playbook, params, self.clock())
+        self.changed()
+        try:
+            async for event in self.operations.run(playbook, params):
+                self.run = advanced(self.run, event, self.clock())
+                self.changed()
+        except OperatorError as error:
+            self.run = lost(self.run, str(error), self.clock())
+            raise
+        if not self.run.over:
+            self.run = lost(self.run, "its events ended without a result", self.clock())
+        self._note_run_end(self.run)
+
+    async def cancel_run(self) -> None:
+        """Ask the run in progress to stop."""
+        self.refuse_if_read_only("cancelling")
+        if self.run is None or self.run.over or self.run.run_id is None:
+            raise OperatorError("no run to cancel", where=self.host)
+        await self.operations.cancel(self.run.run_id)
+
+    async def apply(self, plan: ChangePlan) -> None:
+        """Put a plan into force and follow it to its outcome; one at a time."""
+        self.refuse_if_read_only("a settings change")
+        if self.change is not None and self.change.outcome is None:
+            raise OperatorError("a settings change is still on its way", where=self.host)
+        self.change = ChangeProgress(plan, self.clock())
+        self.changed()
+        try:
+            async for step in self.operations.apply(plan):
+                if isinstance(step, Outcome):
+                    self.change = replace(self.change, outcome=step)
+                else:
+                    self.change = replace(self.change, phases=(*self.change.phases, step))
+                self.changed()
+        except OperatorError as error:
+            self.change = replace(self.change, outcome=Outcome("rejected", "", reason=str(error)))
+            raise
+        if self.change.outcome is None:
+            self.change = replace(self.change, outcome=Outcome("unknown", "", reason="the link was lost on the way"))
+        self._note_outcome(self.change)
+
+    def forget_finished_change(self) -> None:
+        """The outcome has been seen: make room for the next plan."""
+        if self.change is not None and self.change.outcome is not None:
+            self.change = None
+
+    async def service_verb(self, verb: str) -> None:
+        """`start`, `stop` or `restart`, to its end; one at a time."""
+        self.refuse_if_read_only(verb)
+        if self.verb is not None:
+            raise OperatorError(f"{self.verb} is still on its way", where=self.host)
+        self.verb = verb
+        self.changed()
+        try:
+            state = await self.operations.service(verb)
+        finally:
+            self.verb = None
+            self.changed()
+        self.note("success", f"{verb} done: the service is {state.state}")
+
+    def _note_changes(self, before: Snapshot | None, now: Snapshot) -> None:
+        if before is None:
+            return
+        if before.link.name != now.link.name and now.link.name in ("LOST", "LIVE", "DEGRADED"):
+            reason = f": {now.link.reason}" if now.link.reason else ""
+            self.note("info" if now.link.name == "LIVE" else "warning", f"link {now.link.name}{reason}")
+        was, state = before.service and before.service.state, now.service and now.service.state
+        if was is not None and state is not None and was != state:
+            failed = state in ("failed", "start-limit-hit", "start-timeout", "stuck-in-stop")
+            self.note("failure" if failed else "info", f"service {was} -> {state}")
+        known = {alarm.code for alarm in before.alarms}
+        for alarm in now.alarms:
+            if alarm.code not in known:
+                self.note("warning", alarm.sentence)
+
+    def _note_run_end(self, run: RunView) -> None:
+        if run.status == "lost":
+            self.note("failure", f"{run.playbook.title}: {run.trouble}")
+            return
+        verdict = run.verdict or {}
+        words = verdict.get("headline") or (run.result or {}).get("status", "ended")
+        good = (run.result or {}).get("exit_code", 0) in (0, None)
+        self.note("success" if good else "warning", f"{run.playbook.title}: {words}")
+
+    def _note_outcome(self, change: ChangeProgress) -> None:
+        outcome = change.outcome
+        assert outcome is not None
+        reason = f": {outcome.reason}" if outcome.reason else ""
+        self.note(
+            "success" if outcome.status == "confirmed" else "failure",
+            f"settings change {outcome.status.replace('_', ' ')}{reason}",
+        )

@@ -1,0 +1,167 @@
+"""A settings change on screen: the plan before, the phases during, the outcome after."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from textual.content import Content
+
+from console.deployment.change import ChangePlan, Generation, Outcome, Phase
+from console.tui.glyphs import Glyphs, shown
+from console.tui.session import ChangeProgress
+from console.tui.tones import BAD, GOOD, KEY, PLAIN, QUIET, STRONG, WARN
+from console.tui.words import count_of, day_and_clock, duration
+
+_PLAN_WORDS = {
+    "staged": "written beside the old file",
+    "armed": "the box has taken over",
+    "stopping": "stopping the engine",
+    "loading": "starting with the new settings",
+    "ready": "a token was generated",
+    "probe": "settings read back, test completion",
+    "soak": "watching that it stays up",
+    "confirmed": "in force",
+    "rolling_back": "going back to the old settings",
+    "rolled_back": "the old settings serve again",
+    "rollback_failed": "the old settings do not start either",
+}
+
+
+def draw_plan(plan: ChangePlan, width: int, glyphs: Glyphs) -> list[Content]:
+    """Diff, capacity arithmetic, warnings, and what is interrupted."""
+    lines = [_heading("change")]
+    if not plan.differences:
+        lines.append(Content.styled("   nothing: these settings are in the file already", QUIET))
+    for one in plan.differences:
+        old, new = (shown(_text(value), glyphs) for value in (one.old, one.new))
+        lines.append(
+            Content.assemble(
+                (f"   {one.name}  ", PLAIN), (old, QUIET), (f" {glyphs.arrow} ", QUIET), (new, f"bold {WARN}")
+            )
+        )
+    if plan.capacity:
+        lines.append(_heading("capacity"))
+        for line in plan.capacity:
+            lines += _wrapped(line, width, glyphs, PLAIN)
+    for warning in plan.warnings:
+        lines += _wrapped(f"{glyphs.warn} {warning}", width, glyphs, WARN)
+    if plan.differences:
+        lines += _wrapped(consequence(plan), width, glyphs, QUIET)
+        lines.append(Content.assemble(("   ctrl+s", KEY), (" applies it, after a question", QUIET)))
+    return lines
+
+
+def consequence(plan: ChangePlan) -> str:
+    """What applying it interrupts, in a sentence."""
+    if not plan.restarts:
+        return "Nothing restarts."
+    if plan.requests_in_flight is None:
+        return "The engine restarts; whether requests are in flight is not known."
+    if plan.requests_in_flight == 0:
+        return "The engine restarts; no request is in flight."
+    return f"The engine restarts; {count_of(plan.requests_in_flight, 'request')} in flight will be cut off."
+
+
+def draw_fault(text: str, width: int, glyphs: Glyphs) -> list[Content]:
+    """Why the form cannot be applied."""
+    return [_heading("cannot be applied"), *_wrapped(f"{glyphs.no} {text}", width, glyphs, BAD)]
+
+
+def draw_progress(change: ChangeProgress, now_s: float, width: int, glyphs: Glyphs) -> list[Content]:
+    """Every phase with the time it was reached, the running one with the time it has taken, the outcome last."""
+    lines = [_heading("applying" if change.outcome is None else "applied")]
+    for index, phase in enumerate(change.phases):
+        running = change.outcome is None and index == len(change.phases) - 1
+        lines += _phase(phase, running, width, glyphs)
+    if change.outcome is None:
+        lines.append(
+            Content.styled(f"   running {duration(now_s - change.started_s)}; leaving does not stop it", QUIET)
+        )
+        return lines
+    return lines + draw_outcome(change.outcome, width, glyphs)
+
+
+def draw_outcome(outcome: Outcome, width: int, glyphs: Glyphs) -> list[Content]:
+    """The outcome card: how it ended, why, and what is in force."""
+    good = outcome.status == "confirmed"
+    words = {
+        "confirmed": "Confirmed: the new settings are in force.",
+        "rejected": "Refused before anything was touched.",
+        "base_changed": "Somebody else changed the settings in between; nothing was done.",
+        "busy": "Another change is on its way; nothing was done.",
+        "rolled_back": "Rolled back: the old settings serve again.",
+        "rollback_failed": "Rollback failed: neither the new nor the old settings serve.",
+        "unknown": "Not known yet: the link was lost. The box knows; history tells after a reconnect.",
+    }[outcome.status]
+    mark = glyphs.yes if good else glyphs.no
+    lines = [Content.styled(f" {mark} {words}", f"bold {GOOD}" if good else BAD)]
+    if outcome.reason:
+        lines += _wrapped(outcome.reason, width, glyphs, PLAIN)
+    if outcome.generation is not None:
+        lines.append(Content.styled(f"   generation {outcome.generation}", QUIET))
+    return lines
+
+
+def draw_generation(one: Generation, width: int, glyphs: Glyphs, *, whole: bool = False) -> list[Content]:
+    """A line of the history; `whole` adds every difference on a line of its own."""
+    fine = one.outcome in ("confirmed", "installed", "current")
+    changed = ", ".join(f"{d.name} {_text(d.old)} {glyphs.arrow} {_text(d.new)}" for d in one.differences)
+    line = Content.assemble(
+        (f" {one.number:>4}  ", PLAIN),
+        (f"{shown(day_and_clock(one.when), glyphs)}  ", QUIET),
+        (f"{shown(one.who, glyphs):<16} ", QUIET),
+        (f"{shown(one.outcome.replace('_', ' '), glyphs):<12} ", GOOD if fine else WARN),
+        (shown(changed or "no difference", glyphs), PLAIN if changed else QUIET),
+    )
+    if not whole:
+        return [line]
+    details = [
+        Content.assemble(
+            (f"         {d.name}  ", PLAIN), (shown(_text(d.old), glyphs), QUIET), (f" {glyphs.arrow} ", QUIET),
+            (shown(_text(d.new), glyphs), STRONG),
+        )
+        for d in one.differences
+    ]  # fmt: skip
+    return [line, *details]
+
+
+def changes_back_to(history: Sequence[Generation], number: int) -> dict[str, str]:
+    """The changes that undo every generation after `number`: leaf name -> the value it had then."""
+    changes: dict[str, str] = {}
+    for one in sorted(history, key=lambda generation: -generation.number):
+        if one.number <= number:
+            break
+        if one.outcome == "confirmed":  # a generation that was rolled back has changed nothing
+            changes.update({d.name: _text(d.old, empty="") for d in one.differences})
+    return changes
+
+
+def _phase(phase: Phase, running: bool, width: int, glyphs: Glyphs) -> list[Content]:
+    bad = phase.name in ("rolling_back", "rolled_back", "rollback_failed", "base_changed", "busy", "rejected")
+    mark = glyphs.pointer if running else glyphs.no if bad else glyphs.yes
+    tone = WARN if running or bad else GOOD
+    text = phase.text or _PLAN_WORDS.get(phase.name, "")
+    return [
+        Content.assemble(
+            (f" {mark} ", tone),
+            (f"{phase.name.replace('_', ' '):<13}", PLAIN),
+            (f"{phase.elapsed_s:>7.1f} s  ", QUIET),
+            (shown(text, glyphs), QUIET),
+        )
+    ]
+
+
+def _heading(text: str) -> Content:
+    return Content.styled(f" {text}", QUIET)
+
+
+def _wrapped(text: str, width: int, glyphs: Glyphs, tone: str) -> list[Content]:
+    lines = textwrap.wrap(shown(text, glyphs), max(20, width - 4)) or []
+    return [Content.styled(f"   {line}", tone) for line in lines]
+
+
+def _text(value: object, empty: str = "(empty)") -> str:
+    if value is None or value == "":
+        return empty
+    return str(value).lower() if isinstance(value, bool) else str(value)

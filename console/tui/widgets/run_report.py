@@ -1,0 +1,142 @@
+"""A run on screen: progress, the live table, a live chart, and the last words of its log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from textual.content import Content
+
+from console.tui.glyphs import Glyphs, shown
+from console.tui.runs import Curve, RunTable, RunView
+from console.tui.tones import ACCENT, BAD, GOOD, PLAIN, QUIET, STEP, STRONG, WARN, Piece
+from console.tui.widgets.bars import gauge
+from console.tui.widgets.chart import TimeAxis, Window, area, nice_ceiling, pooled, values_per_cell
+from console.tui.widgets.verdict_card import draw_verdict
+from console.tui.words import duration
+
+SILENT_AFTER_S = 15.0
+"""A script sends a sign of life every 5 s; three missed in a row are told."""
+_CHART_ROWS = 5
+
+
+def draw_run(run: RunView, now_s: float, width: int, glyphs: Glyphs) -> list[Content]:
+    """The whole report; the verdict comes first once it is there, since it is what the run was for."""
+    lines = [_heading(run, glyphs), *_state(run, now_s, width, glyphs)]
+    if run.verdict is not None:
+        lines += [Content(""), *draw_verdict(run.verdict, width, glyphs)]
+    if run.trouble:
+        lines += [Content(""), Content.styled(f" {glyphs.no} {shown(run.trouble, glyphs)}", BAD)]
+    for warning in run.warnings if run.verdict is None else ():
+        lines.append(Content.styled(f" {glyphs.warn} {shown(warning, glyphs)}", WARN))
+    for name, table in run.tables.items():
+        lines += [Content(""), *draw_table(name, table, width, glyphs)]
+    for name, curve in run.curves.items():
+        lines += [Content(""), *draw_curve(name, curve, width, glyphs)]
+    if run.log:
+        lines.append(Content(""))
+        lines += [Content.styled(f" {shown(message, glyphs)}", _log_tone(level)) for level, message in run.log[-6:]]
+    return lines
+
+
+def _heading(run: RunView, glyphs: Glyphs) -> Content:
+    params = "  ".join(f"{name} {_cell(value)}" for name, value in run.params.items())
+    return Content.assemble((f" {run.playbook.title}", STRONG), (f"   {shown(params, glyphs)}", QUIET))
+
+
+def _state(run: RunView, now_s: float, width: int, glyphs: Glyphs) -> list[Content]:
+    if run.over:
+        return [_ending(run, glyphs)]
+    parts: list[Piece] = []
+    if run.fraction is None:
+        parts.append((" starting", QUIET) if run.status == "starting" else (" running", QUIET))
+    else:
+        filled, track = gauge(run.fraction, max(10, min(40, width - 50)), glyphs)
+        parts += [" ", (filled, ACCENT), (track, QUIET), (f" {100 * run.fraction:3.0f} %", PLAIN)]
+        parts.append((f"  {run.done:g} of {run.total:g}", QUIET))
+    if run.eta_s is not None:
+        parts.append((f"  about {duration(run.eta_s)} left", PLAIN))
+    parts.append((f"  running {duration(now_s - run.started_s)}", QUIET))
+    lines = [Content.assemble(*parts)]
+    if run.label:
+        lines.append(Content.styled(f" {shown(run.label, glyphs)}", QUIET))
+    silent_s = now_s - run.heard_s
+    if silent_s > SILENT_AFTER_S:
+        lines.append(Content.styled(f" {glyphs.warn} no sign of life for {duration(silent_s)}", f"bold {WARN}"))
+    return lines
+
+
+def _ending(run: RunView, glyphs: Glyphs) -> Content:
+    took = duration(run.heard_s - run.started_s)
+    if run.status == "lost":
+        return Content.styled(f" {glyphs.no} not known how it ended, after {took}", BAD)
+    result = run.result or {}
+    status, code = str(result.get("status", "ended")), result.get("exit_code", result.get("exit"))
+    fine = code in (0, None)
+    words = f" {glyphs.yes if fine else glyphs.no} {status} after {took}"
+    identity = f"   run {run.run_id}" if run.run_id else ""
+    return Content.assemble(
+        (words, GOOD if fine else BAD),
+        ("" if code is None else f"   exit {code}", QUIET),
+        (shown(identity, glyphs), QUIET),
+    )
+
+
+def draw_table(name: str, table: RunTable, width: int, glyphs: Glyphs) -> list[Content]:
+    """A live table, numbers to the right, columns cut from the right when they do not fit."""
+    heads = [f"{column} {table.units[column]}" if column in table.units else column for column in table.columns]
+    cells = [[_cell(row.get(column)) for column in table.columns] for row in table.rows]
+    widths = [max(len(head), *(len(row[i]) for row in cells), 1) for i, head in enumerate(heads)]
+    kept, used = 0, 1
+    while kept < len(widths) and used + widths[kept] + 2 <= width:
+        used += widths[kept] + 2
+        kept += 1
+    lines = [Content.styled(" " + _joined(heads, widths, kept, glyphs), QUIET)]
+    return lines + [Content.styled(" " + _joined(row, widths, kept, glyphs), PLAIN) for row in cells]
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int], kept: int, glyphs: Glyphs) -> str:
+    pairs = zip(cells[:kept], widths[:kept], strict=True)
+    return "  ".join(shown(cell, glyphs).rjust(width) for cell, width in pairs)
+
+
+def draw_curve(name: str, curve: Curve, width: int, glyphs: Glyphs) -> list[Content]:
+    """A live series over its own x axis, the value held between points."""
+    if len(curve.points) < 2:
+        return []
+    points = sorted(curve.points)
+    axis = TimeAxis(points[0][0], points[-1][0])
+    if axis.span_s <= 0:
+        return []
+    columns = max(10, width - 12)
+    held = [Window(x, following[0], y) for (x, y), following in pairwise(points)]
+    held.append(Window(points[-1][0] - axis.span_s / columns / 2, points[-1][0], points[-1][1]))
+    values = pooled(held, axis, columns * values_per_cell(glyphs))
+    ceiling = nice_ceiling(max(y for _, y in points))
+    marks = [f"{ceiling:g}", *([""] * (_CHART_ROWS - 2)), "0"]
+    title = f" {shown(name, glyphs)} {shown(curve.unit_y, glyphs)} over {shown(curve.unit_x, glyphs)}"
+    lines = [Content.styled(title, QUIET)]
+    for mark, line in zip(marks, area(values, _CHART_ROWS, ceiling, glyphs), strict=True):
+        lines.append(Content.assemble((f"{mark:>9} ", QUIET), (line, STEP)))
+    first, last = f"{axis.start_s:g}", f"{axis.end_s:g}"
+    lines.append(Content.styled(" " * 10 + first + last.rjust(columns - len(first)), QUIET))
+    return lines
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+    if isinstance(value, list | tuple):
+        return ",".join(_cell(part) for part in value)
+    if isinstance(value, Mapping):
+        return " ".join(f"{key} {_cell(part)}" for key, part in value.items())
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _log_tone(level: str) -> str:
+    return {"error": BAD, "warning": WARN, "warn": WARN}.get(level, QUIET)
