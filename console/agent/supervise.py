@@ -97,6 +97,14 @@ def seq_of(cursor: str) -> int:
     return int(fields["i"], 16)
 
 
+def seq_to_begin(folder: Path, cursor: str) -> int:
+    """Where to go on from a cursor: its number, or the beginning where it is of a journal that is no more."""
+    id_file = folder / "journal" / "id"
+    if id_file.exists() and cursor_of(id_file.read_text(), seq_of(cursor)) == cursor:
+        return seq_of(cursor)
+    return 0
+
+
 def seq_in(line: bytes) -> int:
     return seq_of(json.loads(line)["__CURSOR"])
 
@@ -697,7 +705,7 @@ def logs(folder: Path, args: argparse.Namespace) -> int:
     gone.register(out.fileno(), select.POLLERR | select.POLLHUP)
     if args.cursor or args.after_cursor:
         lines: list[bytes] = []
-        following = seq_of(args.cursor or args.after_cursor) + (1 if args.after_cursor else 0)
+        following = seq_to_begin(folder, args.cursor or args.after_cursor) + (1 if args.after_cursor else 0)
     else:
         since_us = int(float(args.since.lstrip("@")) * 1e6) if args.since else 0
         lines, following = last_lines(folder, args.lines if args.lines is not None else sys.maxsize, since_us)

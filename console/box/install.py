@@ -194,6 +194,7 @@ async def _first_settings(at: Places, request: InstallRequest, release: str) -> 
         "event": "installed",
         "generation": 0,
         "who": request.who,
+        "file": f"{layout.generations}/0000.toml",
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     await connection.upload(json.dumps(line).encode() + b"\n", f"{layout.state}/audit.jsonl")

@@ -41,6 +41,10 @@ def release_files() -> dict[str, bytes]:
             inside = path.relative_to(folder)
             if path.is_file() and "__pycache__" not in inside.parts and path.suffix != ".pyc":
                 files[f"app/{package}/{inside.as_posix()}"] = path.read_bytes()
+    # The engine tells its version as any distribution does, through this.
+    files[f"app/ddtree_console-{version()}.dist-info/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: {version()}\n".encode()
+    )
     agents = Path(__file__).parents[1] / "agent"
     files.update({f"agent/{name}": (agents / name).read_bytes() for name in AGENTS if (agents / name).exists()})
     return files
