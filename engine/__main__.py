@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib import import_module
 
 from engine.errors import EngineError
@@ -113,11 +114,11 @@ def _serve(options: argparse.Namespace) -> int:
 def _generate(options: argparse.Namespace) -> int:
     from engine.generate import main as generate
 
-    result = generate(options)
+    answer = generate(options)
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps(asdict(answer)))
     else:
-        print(result["text"] or ",".join(map(str, result["token_ids"])))
+        print(answer.text or ",".join(map(str, answer.token_ids)))
     return 0
 
 

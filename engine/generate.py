@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -67,8 +67,8 @@ def generate(
     return Generated(kept, text, commits, reason, len(commits), decode_s, dict(stages))
 
 
-def main(options: argparse.Namespace) -> dict[str, object]:
-    """Run the subcommand -> what `--json` prints. Raises EngineError for input that cannot be run."""
+def main(options: argparse.Namespace) -> Generated:
+    """Run the subcommand. Raises EngineError for input that cannot be run."""
     folder = Path(options.model)
     mode = chosen_mode(options)
     runtime = load_runtime(config_from_options(options))
@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> dict[str, object]:
     prompt_ids = read_prompt(options.prompt, options.prompt_ids, tokenizer, folder)
     tree_budget = runtime.config.speculation.tree_budget
     sampling = Sampling(options.temperature, options.seed, options.top_p, options.top_k, options.min_p)
-    generated = generate(
+    return generate(
         runtime,
         prompt_ids,
         sampling,
@@ -86,7 +86,6 @@ def main(options: argparse.Namespace) -> dict[str, object]:
         ignore_eos=options.ignore_eos,
         tokenizer=tokenizer,
     )
-    return asdict(generated)
 
 
 def read_prompt(text: str | None, ids: str | None, tokenizer: Tokenizer | None, folder: Path) -> list[int]:

@@ -43,5 +43,4 @@ def rope_tables(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> t
 
 def apply_rope(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     """x [tokens, heads, head_dim] turned by its row's angles: x * cos + swap_halves(x) * signed_sin."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((second, first), dim=-1) * signed_sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin)

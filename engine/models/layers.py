@@ -80,10 +80,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, tables: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         qkv = self.qkv_proj(x).view(len(x), -1, self.head_dim)
-        q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        qk, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), dim=1)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return self.o_proj(attend(self.layer, apply_rope(q, *tables), apply_rope(k, *tables), v))
+            qk = torch.cat((self.q_norm(qk[:, : self.heads]), self.k_norm(qk[:, self.heads :])), dim=1)
+        q, k = apply_rope(qk, *tables).split((self.heads, self.kv_heads), dim=1)
+        return self.o_proj(attend(self.layer, q, k, v))
 
 
 class Mlp(nn.Module):
