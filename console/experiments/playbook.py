@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from console.experiments.script.versions import OLDEST, Version, admitted
 
 __all__ = ["Fault", "Param", "Playbook", "built_in_folder", "catalogue", "read_playbook", "user_folder"]
 
-KIT = "kit.py"
+_KIT = re.compile(r"kit(?:_\w+)?\.py|__init__\.py")  # what playbooks share, and no playbook itself
 _MAX_SHOWN_FAULTS = 50
 
 
@@ -193,6 +194,11 @@ def built_in_folder() -> Path:
     return Path(__file__).resolve().parents[2] / "playbooks"
 
 
+def kit_files() -> dict[str, bytes]:
+    """What is uploaded beside every script: `kit.py` and the parts it is made of, by file name."""
+    return {path.name: path.read_bytes() for path in sorted(built_in_folder().glob("kit*.py"))}
+
+
 def user_folder() -> Path:
     """Where an operator's own playbooks are looked for: `playbooks` in the config folder."""
     config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
@@ -204,7 +210,7 @@ def catalogue(folders: Sequence[Path] | None = None) -> tuple[Playbook, ...]:
     found: list[Playbook] = []
     for folder in (built_in_folder(), user_folder()) if folders is None else folders:
         scripts = sorted(folder.glob("*.py")) if folder.is_dir() else []
-        found += [read_playbook(path) for path in scripts if path.name not in (KIT, "__init__.py")]
+        found += [read_playbook(path) for path in scripts if not _KIT.fullmatch(path.name)]
     return warn_of_clashes(found)
 
 

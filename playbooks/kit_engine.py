@@ -1,0 +1,223 @@
+"""One engine over one kept connection: JSON requests, and streamed completions with every chunk stamped on arrival."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+import urllib.parse
+from dataclasses import dataclass, field
+from typing import Any, Iterator, Mapping, Sequence
+
+from kit_end import Stop
+
+REQUEST_LIMIT_S = 600.0  # one socket operation; a prefill of a long prompt is silent for minutes on slow machines
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One streamed answer. Times are seconds since the request was sent, by this process's clock."""
+
+    text: str
+    token_ids: tuple[int, ...] | None  # None where the engine does not tell them
+    stamps_s: tuple[float, ...]  # arrival of each chunk that carried text or tokens
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    finish: str | None
+    e2e_s: float
+    steps: Mapping[str, Any] | None  # the engine's own exact counters, None where it has none
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self.stamps_s[0] if self.stamps_s else None
+
+
+@dataclass
+class Engine:
+    """One engine over one kept connection. Parameters it refuses by name are left out from then on, and remembered."""
+
+    base_url: str
+    model: str | None = None
+    key: str | None = None
+    refused: list[str] = field(default_factory=list)
+    connection: http.client.HTTPConnection | None = None
+    aborted: Stop | None = None
+
+    def __post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.base_url)
+        if parts.scheme != "http" or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
+            raise Stop("bad_params", f"base URL {self.base_url!r}: playbooks talk to the box's own loopback, over http")
+        self.host, self.port = parts.hostname, parts.port or 80
+
+    def abort(self, why: Stop) -> None:
+        """From another thread: break the request under way, so that the engine stops working on it."""
+        self.aborted = why
+        connection = self.connection
+        if connection is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):  # it was closed in the same moment
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def _send(self, method: str, path: str, body: Any) -> tuple[http.client.HTTPResponse, int]:
+        """The response, and when its request went out, in nanoseconds of the performance counter."""
+        if self.aborted:
+            raise self.aborted
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        data = None if body is None else json.dumps(body).encode("utf-8")
+        for attempt in (1, 2):
+            if self.connection is None:
+                self.connection = http.client.HTTPConnection(self.host, self.port, timeout=REQUEST_LIMIT_S)
+            try:
+                if self.connection.sock is None:
+                    self.connection.connect()
+                    sock: Any = self.connection.sock  # typed as None before the call above
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sent = time.perf_counter_ns()
+                self.connection.request(method, path, body=data, headers=headers)
+                return self.connection.getresponse(), sent
+            except (http.client.BadStatusLine, ConnectionError) as error:
+                self.close()
+                if self.aborted:
+                    raise self.aborted from None
+                if attempt == 2 or isinstance(error, ConnectionRefusedError):
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    def close(self) -> None:
+        """Drop the connection; the next request makes a new one."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def get(self, path: str) -> Any:
+        """The JSON answer of a GET, or None for a path the engine does not have. Raises Stop(engine) otherwise."""
+        return self._json("GET", path, None, optional=True)
+
+    def post(self, path: str, body: Mapping[str, Any], optional: bool = False) -> Any:
+        """The JSON answer of a POST; with `optional`, None where the engine has no such path or refuses the request."""
+        return self._json("POST", path, body, optional=optional)
+
+    def _json(self, method: str, path: str, body: Any, optional: bool) -> Any:
+        with self._trouble(path):
+            response, _ = self._send(method, path, body)
+            data = response.read()
+        if optional and response.status in (400, 404, 405, 501):
+            return None
+        if response.status != 200:
+            raise Stop("engine", f"{path}: HTTP {response.status}: {_error_message(data)}", "engine_http")
+        return json.loads(data)
+
+    @contextlib.contextmanager
+    def _trouble(self, path: str) -> Iterator[None]:
+        """What a broken connection means: the run was told to stop, or the engine failed."""
+        where = f"{self.base_url}{path}"
+        try:
+            yield
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            if self.aborted:
+                raise self.aborted from None
+            if isinstance(error, ConnectionRefusedError):
+                message = f"{where}: nothing answers there; is the engine serving?"
+                raise Stop("missing", message, "engine_unreachable") from None
+            if isinstance(error, socket.timeout):
+                raise Stop("engine", f"{where}: no byte within {REQUEST_LIMIT_S:.0f} s", "engine_stalled") from None
+            raise Stop("engine", f"{where}: {type(error).__name__}: {error}", "engine_lost") from None
+
+    def complete(
+        self, prompt: Sequence[int] | str, max_tokens: int, *, ignore_eos: bool = True, seed: int = 0,
+        temperature: float = 0.0, speculation: Mapping[str, Any] | None = None,
+    ) -> Completion:  # fmt: skip
+        """One streamed completion, every chunk stamped on arrival and parsed after the last. Raises Stop(engine)."""
+        wanted: dict[str, Any] = {
+            "seed": seed,
+            "return_token_ids": True,
+            "stream_options": {"include_usage": True},
+            "speculation": speculation,
+            "ignore_eos": ignore_eos or None,
+        }
+        while True:
+            options = {name: value for name, value in wanted.items() if value is not None and name not in self.refused}
+            body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": temperature, "stream": True, **options}
+            if self.model:
+                body["model"] = self.model
+            with self._trouble("/v1/completions"):
+                response, sent = self._send("POST", "/v1/completions", body)
+                if response.status == 200:
+                    return _completion(_read_stream(response), sent)
+                data = response.read()
+            name = _refused_parameter(data)
+            if response.status != 400 or name not in options:
+                raise Stop("engine", f"/v1/completions: HTTP {response.status}: {_error_message(data)}", "engine_http")
+            self.refused.append(name)
+
+
+def _error_message(data: bytes) -> str:
+    try:
+        return str(json.loads(data)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return data[:200].decode("utf-8", "replace")
+
+
+def _refused_parameter(data: bytes) -> str:
+    try:
+        name = json.loads(data)["error"].get("param") or ""
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return str(name).split(".")[0]
+
+
+def _read_stream(response: http.client.HTTPResponse) -> list[tuple[int, bytes]]:
+    """Every `data:` line with the time it came, in nanoseconds; the response is read to its end."""
+    lines: list[tuple[int, bytes]] = []
+    while True:
+        line = response.readline()
+        if line.startswith(b"data:"):
+            lines.append((time.perf_counter_ns(), line[5:].strip()))
+        if not line:
+            if not lines or lines[-1][1] != b"[DONE]":
+                raise http.client.IncompleteRead(b"the stream broke off before [DONE]")
+            return lines
+
+
+def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
+    stamps: list[float] = []
+    texts: list[str] = []
+    ids: list[int] | None = None
+    usage: Mapping[str, Any] = {}
+    steps: Mapping[str, Any] | None = None
+    finish: str | None = None
+    for stamp, data in lines[:-1]:
+        chunk = json.loads(data)
+        if "error" in chunk:
+            raise Stop("engine", f"the engine broke off: {_error_message(data)}", "engine_broke_off")
+        usage = chunk.get("usage") or usage
+        steps = chunk.get("speculation") or steps
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            said = (
+                choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
+            )
+            new_ids = choice.get("token_ids")
+            if new_ids:
+                ids = [*(ids or ()), *new_ids]
+            if said or new_ids:
+                stamps.append((stamp - sent) / 1e9)
+                texts.append(said or "")
+            finish = choice.get("finish_reason") or finish
+    details = usage.get("prompt_tokens_details") or {}
+    return Completion(
+        text="".join(texts),
+        token_ids=None if ids is None else tuple(ids),
+        stamps_s=tuple(stamps),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+        cached_tokens=details.get("cached_tokens"),
+        finish=finish,
+        e2e_s=(lines[-1][0] - sent) / 1e9,
+        steps=steps,
+    )

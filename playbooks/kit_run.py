@@ -1,0 +1,150 @@
+"""Run: what a playbook's `measure` works with, and the canonical figures of one request."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Sequence
+
+from kit_end import Stop
+from kit_engine import Completion, Engine
+from kit_events import Events
+from kit_prompts import Prompts
+
+SERIES_POINTS = 512
+PROGRESS_S = 0.25
+
+
+@dataclass
+class Run:
+    """What `measure` works with: parameters, engine, prompts, and the ways to tell of what it finds."""
+
+    params: dict[str, Any]
+    engine: Engine
+    prompts: Prompts
+    events: Events
+    info: Mapping[str, Any]  # /server_info at the start, empty where the engine has none
+    seed: int
+    max_context: int
+    started_s: float = field(default_factory=time.monotonic)
+    stop: Stop | None = None
+    _progress_s: float = 0.0
+
+    def check(self) -> None:
+        """Raise Stop when the run was cancelled, told to end, or is out of time. `measure` calls it between requests."""
+        if self.stop is not None:
+            raise self.stop
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_s
+
+    def log(self, message: str, level: str = "info") -> None:
+        self.events.emit("log", level=level, msg=message[:4000])
+
+    def warn(self, code: str, message: str, **evidence: Any) -> None:
+        self.events.emit("warn", code=code, msg=message, evidence=evidence)
+
+    def progress(self, done: float, total: float, label: str, eta_s: float | None = None) -> None:
+        """At most four a second, the last one always."""
+        now = time.monotonic()
+        if done >= total or now - self._progress_s >= PROGRESS_S:
+            self._progress_s = now
+            self.events.emit("progress", done=done, total=total, label=label, eta_s=eta_s)
+
+    def table(self, name: str, *columns: tuple[str, str, str]) -> None:
+        """Declare a live table: (name, unit, help) a column."""
+        rows = [{"name": column, "unit": unit, "kind": "number", "help": text} for column, unit, text in columns]
+        self.events.emit("table", name=name, columns=rows)
+
+    def row(self, table: str, **data: Any) -> None:
+        self.events.emit("row", table=table, id=self.events.rows, data=data)
+
+    def series(self, name: str, x: Sequence[float], y: Sequence[float], unit_x: str, unit_y: str) -> None:
+        """Points of a live chart, in chunks of at most 512."""
+        for start in range(0, len(x), SERIES_POINTS):
+            end = start + SERIES_POINTS
+            self.events.emit(
+                "series", name=name, x=list(x[start:end]), y=list(y[start:end]), unit_x=unit_x, unit_y=unit_y,
+                chunk=start // SERIES_POINTS, last=end >= len(x),
+            )  # fmt: skip
+
+    def request(
+        self, kind: str, prompt_tokens: int, output_tokens: int, *, ignore_eos: bool = True,
+        speculation: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """One measured request as the canonical figures of a `sample` event; nothing is emitted yet."""
+        self.check()
+        prompt = self.prompts.make(kind, prompt_tokens)
+        self.check()
+        answer = self.engine.complete(
+            prompt, output_tokens, ignore_eos=ignore_eos, seed=self.seed, speculation=speculation
+        )
+        self.check()
+        return figures(answer, prompt_tokens, kind)
+
+    def sample(self, figures_: Mapping[str, Any], *, counts: bool = True, **extra: Any) -> None:
+        """Tell of one request. `counts` false keeps it out of the verdict: a reference arm, say."""
+        self.events.emit("sample", req={**figures_, **extra}, counts=counts)
+
+
+def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]:
+    """A request's canonical row. N counts decode tokens: the first token comes from prefill and belongs to no step.
+
+    Steps and decode time are the engine's own where it tells them, both over the same window; else the client's.
+    """
+    n_usage = answer.completion_tokens
+    own = len(answer.token_ids) if answer.token_ids is not None else n_usage
+    n = max(own - 1, 0) if own is not None else None
+    client_decode_s = answer.stamps_s[-1] - answer.stamps_s[0] if len(answer.stamps_s) > 1 else None
+    steps = decode_s = None
+    source = "client"
+    if answer.steps is not None and answer.steps.get("steps"):
+        steps, decode_s, source = answer.steps["steps"], answer.steps["decode_s"], "speculation"
+    decode_s = decode_s if decode_s is not None else client_decode_s
+    commit = n / steps if n is not None and steps else None
+    words: Sequence[Any] = answer.token_ids if answer.token_ids is not None else answer.text.split()
+    return {
+        "P": answer.prompt_tokens if answer.prompt_tokens is not None else prompt_tokens,
+        "N": n,
+        "N_usage": n_usage,
+        "ttft_s": answer.ttft_s,
+        "decode_s": decode_s,
+        "client_decode_s": client_decode_s,
+        "prefill_s": (answer.steps or {}).get("prefill_s"),
+        "queue_s": (answer.steps or {}).get("queue_s"),
+        "e2e_s": answer.e2e_s,
+        "steps": steps,
+        "commit": commit,
+        "step_ms": 1000.0 * decode_s / steps if decode_s is not None and steps else None,
+        "tok_s": n / decode_s if n and decode_s else None,
+        "hist": (answer.steps or {}).get("commit_lengths_hist"),
+        "cached": answer.cached_tokens,
+        "finish": answer.finish,
+        "kind": kind,
+        "ctx_mid": prompt_tokens + (n or 0) / 2,
+        "chunks": len(answer.stamps_s),
+        "distinct2": distinct_bigrams(words),
+        "out_sha": hashlib.sha256(repr(tuple(words)).encode()).hexdigest()[:16],
+        "engine_src": source,
+    }
+
+
+def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Commit length, step time and rate of several requests, as ratios of their sums; None where steps are not known."""
+    tokens = sum(row["N"] or 0 for row in rows)
+    steps = sum(row["steps"] or 0 for row in rows)
+    decode_s = sum(row["decode_s"] or 0.0 for row in rows)
+    return {
+        "requests": len(rows),
+        "commit_length": tokens / steps if steps else None,
+        "step_ms": 1000.0 * decode_s / steps if steps else None,
+        "tok_s": tokens / decode_s if decode_s else None,
+    }
+
+
+def distinct_bigrams(words: Sequence[Any]) -> float | None:
+    """Distinct pairs of neighbours over all pairs: near 0 for a loop; None below sixteen words."""
+    pairs = [(words[i], words[i + 1]) for i in range(len(words) - 1)]
+    return len(set(pairs)) / len(pairs) if len(pairs) >= 15 else None
