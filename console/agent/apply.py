@@ -392,7 +392,7 @@ class Transaction:
             write_atomically(self.state / "apply.json", json.dumps(self.report))
 
     def _audit(self, event: str, **more: Any) -> None:
-        known = {"event": event, "request_id": self.request["request_id"], "generation": self.report["generation"]}
+        known = {"event": event, "request_id": self.report["request_id"], "generation": self.report["generation"]}
         append_line(self.state / "audit.jsonl", {**known, "who": self.request["who"], "when": now_iso(), **more})
 
     def _end(self, status: str, reason: str | None) -> str:
