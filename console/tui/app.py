@@ -102,7 +102,7 @@ class ConsoleApp(App[None]):
         """Help of the screen in front."""
         here = self._console_screen
         if here is not None:
-            self.push_screen(HelpScreen(here.which))
+            self.push_screen(HelpScreen(here.which, self.session.view()))
 
     def action_show_events(self) -> None:
         """What happened; showing it is reading it."""

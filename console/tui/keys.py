@@ -116,13 +116,14 @@ def palette_entries() -> list[tuple[str, str, ScreenName | None, str]]:
     """(title, help, screen it needs, Textual action) of everything that may be asked for by name."""
     entries: list[tuple[str, str, ScreenName | None, str]] = []
     for which, keys in KEYS.items():
-        entries += [(_titled(key), key.help, which, key.action) for key in keys if key.key not in _BY_HAND]
-    return entries + [(_titled(key), key.help, None, key.action) for key in EVERYWHERE if key.action not in _TEXTUALS]
+        entries += [(_titled(key, which), key.help, which, key.action) for key in keys if key.key not in _BY_HAND]
+    everywhere = (key for key in (HELP, *EVERYWHERE) if key.action not in _TEXTUALS)
+    return entries + [(key.title.capitalize(), key.help, None, key.action) for key in everywhere]
 
 
-def _titled(key: Key) -> str:
+def _titled(key: Key, which: ScreenName) -> str:
     verb = VERBS.get(key.title)
-    return verb.title if verb is not None else key.title.capitalize()
+    return verb.title if verb is not None else f"{which.capitalize()}: {key.title}"
 
 
 def bindings(keys: tuple[Key, ...]) -> list[Binding]:

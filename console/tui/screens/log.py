@@ -67,6 +67,10 @@ class LogScreen(ConsoleScreen):
         self._view.display = not empty
         self.query_one("#log-empty").display = empty
 
+    def pane_to_zoom(self) -> Widget:
+        """The log without its status line."""
+        return self.query_one("#log-body")
+
     def action_pause(self) -> None:
         """Pause, or follow again."""
         if self._view.following:

@@ -46,6 +46,10 @@ class OverviewScreen(ConsoleScreen):
                 yield Pane(draw_machine, id="machine", classes="figures")
         yield Pane(draw_journal, id="journal", classes="figures zoomable", tall=True, zoomable=True)
 
+    def pane_to_zoom(self) -> Widget:
+        """The focused pane, else the charts."""
+        return self.focused or self.query_one("#timeline")
+
     async def action_open(self) -> None:
         """The journal's own place is Log."""
         await self.run_action("app.go('log')")

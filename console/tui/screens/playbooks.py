@@ -62,6 +62,10 @@ class PlaybooksScreen(ConsoleScreen):
             self._shown_run = run.started_s
             self._turn_to_run(True)
 
+    def pane_to_zoom(self) -> Widget:
+        """The report."""
+        return self.query_one("#playbooks-report")
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys show only where they do something."""
         run = self.session.run

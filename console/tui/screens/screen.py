@@ -79,14 +79,13 @@ class ConsoleScreen(Screen[None]):
             pane.show(view)
         self.bring_up_to_date(view)
 
+    def pane_to_zoom(self) -> Widget:
+        """What zoom lets fill the screen here and now."""
+        raise NotImplementedError
+
     def action_zoom(self) -> None:
-        """The focused pane fills the screen, or the others come back."""
-        if self.maximized is not None:
-            self.minimize()
-            return
-        chosen = self.focused or self.query(Pane).filter(".zoomable").first(Pane)
-        if not self.maximize(chosen):
-            self.session.note("info", "nothing to zoom here")
+        """One pane fills the screen, or the others come back."""
+        self.maximized = None if self.maximized is not None else self.pane_to_zoom()
 
     def _draw_keys(self, view: View, width: int, _height: int) -> list[Content]:
         return [key_line(HELP, self.keys(), self.which, width, view.unread)]

@@ -80,6 +80,10 @@ class ServiceScreen(ConsoleScreen):
             self._loaded_for = identity
             self.run_worker(self._load(), group="load", exclusive=True, exit_on_error=False)
 
+    def pane_to_zoom(self) -> Widget:
+        """Form or history, where the keyboard is."""
+        return self.query_one("#service-history" if self.focused is self._listing else "#service-form")
+
     async def action_edit(self) -> None:
         """Type a value, or open and close a generation's differences."""
         if self.focused is self._listing:

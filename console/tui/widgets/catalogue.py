@@ -15,6 +15,7 @@ from console.tui.tones import BAD, GOOD, KEY, PLAIN, QUIET, STRONG, WARN, Piece
 from console.tui.words import duration
 
 _TITLE_WIDTH = 18
+_SUMMARY_FROM = 70  # columns; narrower lists leave it to the details beside them
 _EFFECTS = {
     "load": "puts load on the engine",
     "restarts_service": "restarts the service",
@@ -41,7 +42,8 @@ def draw_item(playbook: Playbook, width: int, glyphs: Glyphs, *, here: bool) -> 
     parts.append((f"  {estimate_words(playbook):<8}", QUIET))
     if playbook.restarts_service:
         parts.append((f" {glyphs.restart} restarts", WARN))
-    parts.append((f"  {shown(playbook.summary, glyphs)}", QUIET))
+    if width >= _SUMMARY_FROM:
+        parts.append((f"  {shown(playbook.summary, glyphs)}", QUIET))
     return [Content.assemble(*parts)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from textual.content import Content
@@ -12,7 +11,7 @@ from console.tui.glyphs import Glyphs, shown
 from console.tui.runs import Curve, RunTable, RunView
 from console.tui.tones import ACCENT, BAD, GOOD, PLAIN, QUIET, STEP, STRONG, WARN, Piece
 from console.tui.widgets.bars import gauge
-from console.tui.widgets.chart import TimeAxis, Window, area, nice_ceiling, pooled, values_per_cell
+from console.tui.widgets.chart import area, nice_ceiling, values_per_cell
 from console.tui.widgets.verdict_card import draw_verdict
 from console.tui.words import duration
 
@@ -102,26 +101,37 @@ def _joined(cells: Sequence[str], widths: Sequence[int], kept: int, glyphs: Glyp
 
 
 def draw_curve(name: str, curve: Curve, width: int, glyphs: Glyphs) -> list[Content]:
-    """A live series over its own x axis, the value held between points."""
-    if len(curve.points) < 2:
-        return []
+    """A live series over its own x axis, straight between its points."""
     points = sorted(curve.points)
-    axis = TimeAxis(points[0][0], points[-1][0])
-    if axis.span_s <= 0:
+    if len(points) < 2 or points[0][0] == points[-1][0]:
         return []
     columns = max(10, width - 12)
-    held = [Window(x, following[0], y) for (x, y), following in pairwise(points)]
-    held.append(Window(points[-1][0] - axis.span_s / columns / 2, points[-1][0], points[-1][1]))
-    values = pooled(held, axis, columns * values_per_cell(glyphs))
+    values = _between(points, columns * values_per_cell(glyphs))
     ceiling = nice_ceiling(max(y for _, y in points))
     marks = [f"{ceiling:g}", *([""] * (_CHART_ROWS - 2)), "0"]
     title = f" {shown(name, glyphs)} {shown(curve.unit_y, glyphs)} over {shown(curve.unit_x, glyphs)}"
-    lines = [Content.styled(title, QUIET)]
-    for mark, line in zip(marks, area(values, _CHART_ROWS, ceiling, glyphs), strict=True):
-        lines.append(Content.assemble((f"{mark:>9} ", QUIET), (line, STEP)))
-    first, last = f"{axis.start_s:g}", f"{axis.end_s:g}"
-    lines.append(Content.styled(" " * 10 + first + last.rjust(columns - len(first)), QUIET))
-    return lines
+    first, last = f"{points[0][0]:g}", f"{points[-1][0]:g}"
+    return [
+        Content.styled(title, QUIET),
+        *(
+            Content.assemble((f"{mark:>9} ", QUIET), (line, STEP))
+            for mark, line in zip(marks, area(values, _CHART_ROWS, ceiling, glyphs), strict=True)
+        ),
+        Content.styled(" " * 10 + first + last.rjust(columns - len(first)), QUIET),
+    ]
+
+
+def _between(points: Sequence[tuple[float, float]], count: int) -> list[float]:
+    """`count` heights at equal steps from the first point to the last, linear between neighbours."""
+    start, step = points[0][0], (points[-1][0] - points[0][0]) / (count - 1)
+    heights, place = [], 0
+    for index in range(count):
+        x = start + index * step
+        while place < len(points) - 2 and points[place + 1][0] < x:
+            place += 1
+        (x0, y0), (x1, y1) = points[place], points[place + 1]
+        heights.append(y1 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+    return heights
 
 
 def _cell(value: Any) -> str:
@@ -132,7 +142,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, list | tuple):
-        return ",".join(_cell(part) for part in value)
+        return " ".join(_cell(part) for part in value)
     if isinstance(value, Mapping):
         return " ".join(f"{key} {_cell(part)}" for key, part in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
