@@ -16,7 +16,7 @@ import pytest
 
 from console.agent import supervise
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SUPERVISE = ROOT / "console" / "agent" / "supervise.py"
 CHILD = Path(__file__).with_name("child.py")
 READY = "notify:READY=1\nSTATUS=serving"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from console.deployment.capacity import Capacity, KvShape, check_context, element_bytes, in_words, kv_shape, pool_of
 from console.errors import UsageError
 
-TINY = Path(__file__).parents[1] / "data" / "tiny-ddtree" / "target" / "config.json"
+TINY = Path(__file__).parents[2] / "data" / "tiny-ddtree" / "target" / "config.json"
 KIMI_K2: dict[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "num_hidden_layers": 61,
