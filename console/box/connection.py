@@ -283,6 +283,8 @@ class Connection:
                 "the transfer takes too long", where=path, mend="is the disk or the network stuck?"
             ) from error
         except (asyncssh.Error, OSError) as error:
+            if ssh.is_closed() or isinstance(error, OSError | asyncssh.DisconnectError):
+                raise LinkLost("the link broke during a file transfer", where=path) from error
             raise transfer.transfer_error(error, path) from error
 
     async def _sftp_on(self, ssh: asyncssh.SSHClientConnection) -> asyncssh.SFTPClient:

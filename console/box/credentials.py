@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,11 @@ class LoginClient(KeyWitness):
     def offered(self) -> str:
         """What was tried, for the message of a refused login."""
         names = [str(path) for path in self._files.usable]
-        names += [f"{path} (locked: no passphrase given)" for path in self._locked]
+        names += [
+            f"{path} (locked: no passphrase given)"
+            for path in self._files.locked
+            if path not in self._credentials.unlocked
+        ]
         if not self._target.only_these_keys:
             names.append("the keys of the agent")
         return ", ".join(names) or "no key at all"
@@ -90,11 +95,9 @@ class LoginClient(KeyWitness):
             phrase = await self._ask(f"Key {path}", "Passphrase: ")
             if phrase is None:
                 return None
-            try:
-                # bcrypt takes a good part of a second by design
+            with self._clock_stopped(), contextlib.suppress(asyncssh.KeyEncryptionError, asyncssh.KeyImportError):
+                # In a thread: bcrypt takes its time by design. A wrong passphrase is asked for again.
                 return await asyncio.to_thread(asyncssh.read_private_key, path, phrase)
-            except (asyncssh.KeyEncryptionError, asyncssh.KeyImportError):
-                continue
         return None
 
     async def password_auth_requested(self) -> str | None:
@@ -126,12 +129,20 @@ class LoginClient(KeyWitness):
         return answers
 
     async def _ask(self, title: str, prompt: str) -> str | None:
-        """Put a question to the operator; the login's clock stands still meanwhile."""
-        if self._credentials.prompts is None or self.deadline is None:
+        if self._credentials.prompts is None:
             return None
+        with self._clock_stopped():
+            return await self._credentials.prompts.secret(title, prompt)
+
+    @contextlib.contextmanager
+    def _clock_stopped(self) -> Iterator[None]:
+        """The limit of the login is for the box, not for a person's typing."""
+        if self.deadline is None:
+            yield
+            return
         self.deadline.reschedule(None)
         try:
-            return await self._credentials.prompts.secret(title, prompt)
+            yield
         finally:
             self.deadline.reschedule(asyncio.get_running_loop().time() + self.login_s)
 

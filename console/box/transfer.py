@@ -92,7 +92,7 @@ def transfer_error(error: Exception, path: str) -> TransferError | LinkLost:
         return NoSuchFile("no such file or folder on the box", where=path)
     if isinstance(error, asyncssh.SFTPPermissionDenied):
         return TransferError("permission denied on the box", where=path)
-    if isinstance(error, asyncssh.SFTPNoConnection | asyncssh.SFTPConnectionLost | asyncssh.DisconnectError):
+    if isinstance(error, asyncssh.SFTPNoConnection | asyncssh.SFTPConnectionLost):
         return LinkLost("the link broke during a file transfer", where=path)
     return TransferError(
         str(error) or "the box gives no reason", where=path, mend="is the disk full, or the path a folder?"

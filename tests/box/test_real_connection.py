@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from box_machine import Box
 from link_proxy import LinkProxy, eventually
 
 from console.box.connection import Connection, connect
+from console.box.errors import CommandTimedOut
+from console.box.stream import Stream
 from console.box.target import Target
 from console.box.timing import Timing
 
@@ -45,6 +48,20 @@ async def test_a_command_gives_output_bytes_and_exit_status_and_never_meets_a_sh
 async def test_a_signal_is_not_an_exit_status(ops: Connection) -> None:
     done = await ops.run(["sh", "-c", "kill -KILL $$"])
     assert (done.exit_status, done.signal) == (None, "KILL")
+
+
+async def test_a_command_that_takes_too_long_is_told_to_stop(box: Box, ops: Connection) -> None:
+    marker = f"{ops.home}/stopped"
+    script = f"trap '' PIPE; trap 'touch {marker}; exit' TERM; while :; do sleep 0.05; done"
+    with pytest.raises(CommandTimedOut, match=r"sh did not finish within 0\.3 s"):
+        await ops.run(["sh", "-c", script], timeout_s=0.3)
+    await eventually(lambda: box.run(["test", "-e", marker], check=False).returncode == 0)
+
+
+async def test_leaving_a_stream_leaves_nothing_running(box: Box, ops: Connection) -> None:
+    async with ops.stream(["sh", "-c", "echo up; exec sleep 4711"]) as stream:
+        assert [line async for line in _first(stream)] == [b"up"]
+    await eventually(lambda: box.run(["pgrep", "-f", "sleep 4711"], check=False).returncode == 1)
 
 
 async def test_systemctl_user_works_over_the_connection(ops: Connection) -> None:
@@ -151,6 +168,12 @@ async def test_a_dead_link_is_found_by_the_keepalive(proxy: LinkProxy, proxied: 
 
 async def _is_running(connection: Connection, program: str) -> bool:
     return bool((await connection.run(["pgrep", "-x", program])).stdout)
+
+
+async def _first(stream: Stream) -> AsyncIterator[bytes]:
+    async for line in stream:
+        yield line
+        return
 
 
 async def _fetch(port: int) -> bytes:
