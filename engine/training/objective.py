@@ -1,0 +1,86 @@
+"""The training objective: weighted cross-entropy of every slot of every block, over a draft vocabulary."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.drafter import Drafter
+from engine.models.decoder import Decoder
+from engine.training.blocks import Blocks, block_attention
+
+
+@dataclass(frozen=True)
+class DraftVocabulary:
+    """The tokens that occur in the corpus, ids ascending int64 [n]; `places` int64 [vocab] maps an id to its row, -1 elsewhere.
+
+    The loss reads logits for these rows and for a fresh draw of other tokens each step, weighted to stand for all of them: the
+    drafter learns to leave tokens alone that it never saw, at a fraction of the whole head's cost.
+    """
+
+    token_ids: Tensor
+    places: Tensor
+
+    @staticmethod
+    def of(token_ids: Tensor, vocab_size: int) -> "DraftVocabulary":
+        """The vocabulary of a corpus given all its token ids."""
+        present = token_ids.unique()
+        places = torch.full((vocab_size,), -1)
+        places[present] = torch.arange(len(present))
+        return DraftVocabulary(present, places)
+
+    def draw_others(self, count: int, dice: torch.Generator) -> Tensor:
+        """Up to `count` tokens outside the vocabulary, drawn evenly, int64."""
+        absent = (self.places < 0).nonzero()[:, 0]
+        return absent[torch.randperm(len(absent), generator=dice)[:count]]
+
+
+@dataclass(frozen=True)
+class BlockScore:
+    """`loss` for the optimiser (scalar with graph); `commit_length`: tokens a chain round would keep here, bonus included."""
+
+    loss: Tensor
+    commit_length: float
+
+
+def draft_hidden(drafter: Drafter, target: Decoder, blocks: Blocks) -> Tensor:
+    """Final hidden rows of every block [blocks, block_size, hidden]: the training forward."""
+    context = drafter.context(blocks.features.to(drafter.fc.weight.dtype))
+    embedded = target.embed(blocks.inputs(drafter.config.mask_token_id)).to(drafter.fc.weight.dtype)
+    hidden = drafter(embedded, blocks.block_positions(), context, blocks.positions, block_attention(blocks))
+    return hidden.view(*blocks.token_ids.shape, -1)
+
+
+def slot_weights(block_size: int, gamma: float) -> Tensor:
+    """exp(-(k - 1) / gamma) for slots k = 1 .. block_size - 1: an early miss costs all that follows it."""
+    return torch.exp(-torch.arange(block_size - 1) / gamma)
+
+
+def score_blocks(
+    drafter: Drafter,
+    target: Decoder,
+    blocks: Blocks,
+    vocabulary: DraftVocabulary,
+    *,
+    others: Tensor,
+    gamma: float,
+) -> BlockScore:
+    """Loss and estimated commit length of packed blocks. `others`: token ids outside the vocabulary, see DraftVocabulary."""
+    trained = blocks.trained[:, 1:]
+    hidden = draft_hidden(drafter, target, blocks)[:, 1:]
+    head = target.embed_tokens.weight if target.lm_head is None else target.lm_head.weight
+    rows = head[torch.cat((vocabulary.token_ids, others))].to(hidden.dtype)
+    logits = F.linear(hidden[trained], rows).float()
+    if len(others):
+        absent = len(vocabulary.places) - len(vocabulary.token_ids)
+        stand_for = torch.zeros(len(rows))
+        stand_for[len(vocabulary.token_ids) :] = torch.tensor(absent / len(others)).log()
+        logits = logits + stand_for
+    labels = vocabulary.places[blocks.token_ids[:, 1:]]
+    losses = F.cross_entropy(logits, labels[trained], reduction="none")
+    weights = slot_weights(blocks.block_size, gamma).expand_as(trained)[trained]
+    correct = torch.zeros(trained.shape)
+    correct[trained] = (logits.detach().argmax(-1) == labels[trained]).float()
+    accepted = correct.cumprod(dim=1).sum() / len(trained)
+    return BlockScore((losses * weights).sum() / weights.sum(), 1.0 + float(accepted))
