@@ -121,7 +121,9 @@ def split_host(name: str) -> tuple[str | None, str, int | None]:
     """`[user@]host[:port]` in its parts; an address with more than one colon and no brackets is IPv6 without a port."""
     text = name.removeprefix("ssh://").rstrip("/")
     user, at, rest = text.rpartition("@")
-    match = re.fullmatch(r"\[([^\]]+)\](?::(\d+))?|([^:\[\]]+)(?::(\d+))?|([0-9A-Fa-f:.%\w]+:[0-9A-Fa-f:.%\w]*)", rest)
+    match = re.fullmatch(
+        r"\[([^\]]+)\](?::(\d+))?|([^:\[\]]+)(?::(\d+))?|((?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f:.]*(?:%\w+)?)", rest
+    )
     if match is None or (at and not user) or re.search(r"[\s\x00-\x1f]|^-", rest) or user.startswith("-"):
         raise UsageError(f"{name!r} is no host name", mend="write an alias, user@host or user@host:port")
     host = match[1] or match[3] or match[5]

@@ -38,8 +38,8 @@ class Seam:
         joined: list[Record] = []
         for record in records:
             if self._opening and self._given_out(record):
-                self._last = record
-                self._opening = self._by_time  # several may bear one time; a cursor is one record's own
+                if not self._by_time:  # a cursor is one record's own; several records may bear one time
+                    self._last, self._opening = record, False
                 continue
             if self._opening and (self.cursor is not None or self._by_time):
                 joined.append(self._marker("gap", record, f"lines are missing here, {self._span(record)}"))
