@@ -1,13 +1,12 @@
 """What a release holds: the source of the box's side and the agent programs, named after their contents.
 
-The packages are found without being imported: the console never imports the engine.
+Their files are read, never imported: the console knows nothing of torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,12 +50,11 @@ def release_files() -> dict[str, bytes]:
 
 
 def _folder_of(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ReleaseError(
-            f"the {package} package is not installed beside the console", mend=f"pip install {DISTRIBUTION}"
-        )
-    return Path(next(iter(spec.submodule_search_locations)))
+    """One distribution holds all packages, so they stand beside the console's own."""
+    folder = Path(__file__).parents[2] / package
+    if not folder.is_dir():
+        raise ReleaseError(f"there is no {package} package beside the console", mend=f"pip install {DISTRIBUTION}")
+    return folder
 
 
 def release_name(version: str, files: Mapping[str, bytes], interpreter: str) -> str:
