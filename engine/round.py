@@ -47,7 +47,7 @@ class Generation:
 class Round:
     """What one round did. `tokens`: what it adds, the bonus last. `nodes`: rows verified, the root included.
 
-    `path`: accepted node ids of `tree`, root first. `spine_length`: tokens the rank-0 chain alone would have added.
+    `path`: accepted node ids of `tree`, root first. `spine_length`: tokens the tree's rank-0 nodes alone would have added.
     `stages_ms`: milliseconds in draft, build, verify, walk, commit.
     """
 

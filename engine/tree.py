@@ -83,9 +83,10 @@ def walk(tree: DraftTree, choose: Callable[[int], int]) -> tuple[tuple[int, ...]
 
 
 def spine_length(tree: DraftTree, path: Sequence[int]) -> int:
-    """Tokens the chain of rank-0 nodes alone would have kept, bonus included: 1 + leading accepted nodes of the spine.
+    """Tokens the tree's rank-0 nodes alone would have kept, bonus included: 1 + leading accepted nodes of the spine.
 
-    The rank-0 child is always the first of its siblings to enter the tree.
+    A chain that drafts deeper than the tree's spine might have kept more, but only where the path is that whole spine. The
+    rank-0 child is always the first of its siblings to enter the tree.
     """
     first_child: dict[int, int] = {}
     for node in range(1, len(tree)):

@@ -1,0 +1,224 @@
+"""`python -m engine`: generate, capacity and bench as their users run them, and bad input in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process -> (exit status, standard output, standard error)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def test_generate_as_a_process_of_its_own_gives_the_authors_tokens_and_the_contracts_keys(
+    tiny_folder: Path, expected: dict[str, Any]
+) -> None:
+    case = expected["cases"][4]
+    budget_16 = next(run for run in case["ddtree"] if run["tree_budget"] == 16)
+    argv = [sys.executable, "-m", "engine", "generate", "--model", tiny_folder / "target"]
+    argv += ["--drafter", tiny_folder / "drafter", "--prompt-ids", ",".join(map(str, case["prompt"]))]
+    argv += ["--max-tokens", 96, "--mode", "ddtree", "--tree-budget", 16, "--page-size", 7, "--dtype", "float32"]
+    done = subprocess.run(
+        [str(word) for word in [*argv, "--ignore-eos", "--json"]],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert list(answer) == ["token_ids", "text", "commit_lengths", "finish_reason", "steps", "decode_s", "stages_ms"]
+    assert answer["token_ids"] == budget_16["tokens"]
+    assert answer["commit_lengths"][:-1] == budget_16["commit_lengths"][: answer["steps"] - 1]
+    assert sum(answer["commit_lengths"]) == 95
+    assert answer["text"] == "" and answer["finish_reason"] == "length"
+    assert answer["steps"] == len(answer["commit_lengths"])
+    assert 0 < sum(answer["stages_ms"].values()) <= answer["decode_s"] * 1e3
+
+
+def test_bad_input_to_a_process_is_one_line_and_status_2(tiny_folder: Path) -> None:
+    argv = [sys.executable, "-m", "engine", "generate", "--model", str(tiny_folder), "--prompt-ids", "1"]
+    done = subprocess.run(
+        [*argv, "--max-tokens", "4"], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == f"{tiny_folder}: no config.json in the folder; give a Hugging Face model folder\n"
+
+
+def test_generate_without_a_drafter_decodes_token_by_token(
+    tiny_folder: Path, expected: dict[str, Any], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    case = expected["cases"][0]
+    status, out, _ = run("generate", "--model", tiny_folder / "target", "--prompt-ids", 9, "--max-tokens", 12, "--json")
+    answer = json.loads(out)
+    assert status == 0
+    assert answer["token_ids"] == case["autoregressive"][:12]
+    assert answer["commit_lengths"] == [1] * 11
+
+
+def test_generate_without_json_prints_the_answer(
+    tiny_folder: Path, expected: dict[str, Any], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    tokens = ",".join(map(str, expected["cases"][0]["autoregressive"][:4]))
+    status, out, _ = run("generate", "--model", tiny_folder / "target", "--prompt-ids", 9, "--max-tokens", 4)
+    assert (status, out) == (0, tokens + "\n")
+
+
+def test_a_sampled_answer_repeats_with_its_seed(tiny_folder: Path, run: Callable[..., tuple[int, str, str]]) -> None:
+    common = (
+        "generate",
+        "--model",
+        tiny_folder / "target",
+        "--prompt-ids",
+        9,
+        "--max-tokens",
+        12,
+        "--temperature",
+        1.5,
+    )
+    drafting = ("--drafter", tiny_folder / "drafter", "--tree-budget", 9)
+    assert run(*common, "--seed", 1) == run(*common, "--seed", 1, *drafting)
+    assert run(*common, "--seed", 1) != run(*common, "--seed", 2)
+
+
+def test_an_end_token_named_by_the_folder_stops_and_ignore_eos_goes_on(
+    tiny_folder: Path, tmp_path: Path, expected: dict[str, Any], run: Callable[..., tuple[int, str, str]]
+) -> None:
+    tokens = expected["cases"][0]["autoregressive"]
+    model = shutil.copytree(tiny_folder / "target", tmp_path / "target")
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [60, tokens[6]]}))
+    common = ("generate", "--model", model, "--prompt-ids", 9, "--max-tokens", 12, "--json")
+    answer = json.loads(run(*common)[1])
+    assert (answer["token_ids"], answer["finish_reason"]) == (tokens[: tokens.index(tokens[6]) + 1], "stop")
+    answer = json.loads(run(*common, "--ignore-eos")[1])
+    assert (answer["token_ids"], answer["finish_reason"]) == (tokens[:12], "length")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "the following arguments are required: --model"),
+        (("--model", "TARGET", "--prompt-ids", "1"), "the following arguments are required: --max-tokens"),
+        (("--model", "TARGET", "--prompt-ids", "1", "--max-tokens", "0"), "argument --max-tokens: 0 is below 1"),
+        (("--model", "TARGET", "--prompt-ids", "1,x", "--max-tokens", "4"), "--prompt-ids: not token ids: 1,x"),
+        (("--model", "TARGET", "--prompt", "hi", "--max-tokens", "4"), "the folder has no tokenizer; give token ids"),
+        (("--model", "TARGET", "--prompt-ids", "64", "--max-tokens", "4"), "token id 64 lies outside the vocabulary"),
+        (("MIN", "--page-size", "257"), "--page-size: page_size = 257 is outside 1-256"),
+        (("MIN", "--page-size", "0"), "--page-size: page_size = 0 is outside 1-256"),
+        (("MIN", "--context-length", "2049"), "context_length = 2049 is more than the model's 2048"),
+        (("MIN", "--context-length", "65", "--pages", "4"), "more than the 64 tokens the KV pool holds"),
+        (("MIN", "--tree-budget", "8"), "--tree-budget: a tree budget needs a drafter; add --drafter DIR"),
+        (("MIN", "--mode", "ddtree"), '--mode: mode "ddtree" needs a drafter; add --drafter DIR, or use --mode off'),
+        (("MIN", "--drafter", "DRAFTER", "--tree-budget", "0"), "--tree-budget: tree_budget = 0 is outside 1-1024"),
+        (("MIN", "--drafter", "TARGET"), "this is no DFlash drafter"),
+        (("MIN", "--drafter", "ABSENT"), "no config.json in the folder; there is no such folder"),
+        (("MIN", "--dtype", "float16"), '--dtype: dtype = "float16" is not one of auto, bfloat16, float32'),
+        (("MIN", "--temperature", "-1"), "temperature = -1.0 is not 0 or above"),
+        (("MIN", "--mode", "tree"), "argument --mode: invalid choice: 'tree'"),
+    ],
+)
+def test_bad_input_to_generate_is_one_line_and_status_2(
+    tiny_folder: Path,
+    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]],
+    arguments: tuple[str, ...],
+    says: str,
+) -> None:
+    words = {
+        "TARGET": (str(tiny_folder / "target"),),
+        "DRAFTER": (str(tiny_folder / "drafter"),),
+        "ABSENT": (str(tmp_path / "absent"),),
+        "MIN": ("--model", str(tiny_folder / "target"), "--prompt-ids", "1", "--max-tokens", "4"),
+    }
+    status, out, err = run("generate", *(word for name in arguments for word in words.get(name, (name,))))
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1 and "Traceback" not in err
+
+
+def test_an_unknown_command_is_one_line_and_status_2(run: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, err = run("generat")
+    assert status == 2
+    assert err.startswith("python -m engine: argument COMMAND: invalid choice: 'generat'") and err.count("\n") == 1
+
+
+def test_capacity_counts_bytes_from_the_config_files_alone(
+    tiny_folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    for part in ("target", "drafter"):
+        (tmp_path / part).mkdir()
+        shutil.copy(tiny_folder / part / "config.json", tmp_path / part)
+    common = ("capacity", "--model", tmp_path / "target", "--context-length", 1000, "--page-size", 64)
+    status, out, _ = run(*common, "--json")
+    figures = json.loads(out)
+    assert status == 0
+    assert figures["kv_bytes_per_token"] == 6 * 2 * 2 * 16 * 4
+    assert figures["pages"] == 16 and figures["pool_tokens"] == 1024
+    assert figures["pool_bytes"] == 1024 * figures["kv_bytes_per_token"]
+    assert figures["max_position_embeddings"] == 2048 and figures["dtype"] == "float32"
+    with_drafter = json.loads(run(*common, "--drafter", tmp_path / "drafter", "--dtype", "bfloat16", "--json")[1])
+    assert with_drafter["kv_bytes_per_token"] == (6 + 2) * 2 * 2 * 16 * 2
+    status, _, err = run("capacity", "--model", tmp_path / "target", "--context-length", 3000)
+    assert status == 2 and "context_length = 3000 is more than the model's 2048" in err
+
+
+def test_bench_prints_one_line_an_arm_whose_figures_belong_together(
+    tiny_folder: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    models = ("--model", tiny_folder / "target", "--drafter", tiny_folder / "drafter")
+    status, out, _ = run(
+        "bench", *models, "--budgets", "4,16", "--contexts", "0,40", "--max-tokens", 24, "--rounds", 2, "--json"
+    )
+    arms = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [(arm["mode"], arm["budget"], arm["context"]) for arm in arms] == [
+        (mode, budget, context)
+        for context in (8 + 12, 40 + 12)
+        for mode, budget in (("off", 0), ("dflash", 7), ("ddtree", 4), ("ddtree", 16))
+    ]
+    for arm in arms:
+        assert list(arm) == [
+            "mode", "kind", "context", "budget", "tok_s", "commit_length", "step_ms", "stages_ms", "floor_share",
+        ]  # fmt: skip
+        assert arm["tok_s"] == pytest.approx(arm["commit_length"] / arm["step_ms"] * 1e3, rel=0.01)
+        assert sum(arm["stages_ms"].values()) <= arm["step_ms"]
+        assert 0 < arm["floor_share"] < 1
+    assert arms[0]["commit_length"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--modes", "off,tree"), "--modes: unknown mode tree"),
+        (("--modes", "ddtree"), "--modes: dflash and ddtree need a drafter"),
+        (("--modes", "off", "--contexts", "many"), "--contexts: not whole numbers: many"),
+        (("--modes", "off", "--contexts", "2000"), "--contexts: 2000 prompt tokens and 64 more exceed 2048"),
+    ],
+)
+def test_bad_input_to_bench_is_one_line_and_status_2(
+    tiny_folder: Path, run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], says: str
+) -> None:
+    status, _, err = run("bench", "--model", tiny_folder / "target", *arguments)
+    assert status == 2 and says in err and err.count("\n") == 1
