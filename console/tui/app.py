@@ -83,7 +83,7 @@ class ConsoleApp(App[None]):
     async def on_mount(self) -> None:
         """Show the overview, follow the host, and leave the terminal as it was whatever ends the console."""
         for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         await self.switch_mode("overview")
         self.run_worker(self.session.follow_snapshots(), name="figures", group="follow", exit_on_error=False)
         self.run_worker(self.session.follow_records(), name="journal", group="follow", exit_on_error=False)
@@ -170,8 +170,8 @@ class ConsoleApp(App[None]):
             if isinstance(screen, ConsoleScreen):
                 screen.refresh_view()
 
-    def _on_signal(self, number: int) -> None:
-        self.exit(return_code=128 + number)
+    def _on_signal(self) -> None:
+        self.exit(return_code=ExitCode.INTERRUPTED)
 
     @property
     def _console_screen(self) -> ConsoleScreen | None:

@@ -191,7 +191,7 @@ class LogScreen(ConsoleScreen):
 
     def _set_filter(self, text: str) -> None:
         self.session.log.set_filter(parse_filter(text, LEVELS[self._level][1]))
-        self._view.advance()
+        self._view.rearrange()
         self.refresh_view()
 
     def _place_at(self, text: str) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 
-from textual.content import Content, Span
+from textual.content import Content
 
 from console.box.values import Record
 from console.tui.glyphs import Glyphs, shown
@@ -15,20 +14,16 @@ LEVELS = (("all", 7), ("info", 6), ("notice", 5), ("warning", 4), ("error", 3))
 """Names of the levels that the log may be narrowed to, with the greatest syslog priority each lets through."""
 
 _LETTERS = "FFFEWNID"  # by syslog priority: 0-2 are fatal
-_KEY = re.compile(r"\b\w+=")
 LONGEST_MESSAGE = 4000
 """Characters of a message that are drawn, filtered and searched: a runaway line must not stop the screen."""
 
 
 def log_line(record: Record, glyphs: Glyphs) -> Content:
-    """`12:04:59.120 I decode seq=812 …`, keys quieter than values; a marker of the follower as a rule of its own."""
+    """`12:04:59.120 I decode seq=812 …`, a marker of the follower as a rule of its own."""
     if record.marker is not None:
         rule = glyphs.rule * 3
         return Content.styled(f"{rule} {record.marker}: {shown(record.message, glyphs)} {rule}", f"bold {WARN}")
-    message = shown(record.message[:LONGEST_MESSAGE], glyphs)
-    text = Content.styled(message, _message_tone(record.priority))
-    if record.priority >= 5:
-        text = text.add_spans([Span(match.start(), match.end(), QUIET) for match in _KEY.finditer(message)])
+    text = Content.styled(shown(record.message[:LONGEST_MESSAGE], glyphs), _message_tone(record.priority))
     letter = _LETTERS[min(7, max(0, record.priority))]
     return Content.assemble((_time(record.realtime_us), QUIET), (f" {letter} ", _letter_tone(record.priority)), text)
 

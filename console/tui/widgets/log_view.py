@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.events import Resize
+from textual.events import Click, MouseScrollDown, MouseScrollUp, Resize
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollDown, ScrollTo, ScrollUp
 from textual.strip import Strip
 from textual.visual import Visual
 
@@ -21,6 +22,7 @@ from console.tui.tones import ACCENT, KEY
 from console.tui.widgets.log_line import log_line
 
 _SIDEWAYS = 16
+_WHEEL = 3
 
 
 class LogView(ScrollView, can_focus=True):
@@ -53,7 +55,7 @@ class LogView(ScrollView, can_focus=True):
         self._top = 0  # number of the record in the first row
         self._paused_at = 0  # `received` when the pause began
         self._columns_hidden = 0
-        self._placing = False  # the view itself moves, not the operator
+        self._rows_free = True  # below the last record
 
     @property
     def cursor(self) -> Record | None:
@@ -78,16 +80,21 @@ class LogView(ScrollView, can_focus=True):
         return not self.following and self._cursor < self.buffer.oldest
 
     def advance(self) -> None:
-        """The buffer grew, or its filter changed: show it, without moving what is held on to."""
+        """The buffer grew: follow it. Paused, nothing on screen changes, so nothing is painted, unless rows were free."""
+        if self.following or self.scrolled_out or self._rows_free:
+            self.rearrange()
+
+    def rearrange(self) -> None:
+        """Bring scroll bar and rows in line with the buffer, without moving what is held on to."""
         count, rows = len(self.buffer), self.size.height
-        place = max(0, count - rows) if self.following else self.buffer.place_of(self._top)
         if self.following and count:
             self._cursor = self.buffer.number_at(count - 1)
-        self._placing = True
+            self._top = self._number_at(max(0, count - rows))
+        place = self._top_place
+        self._top = self._number_at(place)
+        self._rows_free = count - place < rows
         self.virtual_size = Size(self.size.width, count)
         self.scroll_to(y=place, animate=False, immediate=True, force=True)
-        self._placing = False
-        self._top = self._number_at(place)
         self.refresh()
 
     def pause(self) -> None:
@@ -101,7 +108,7 @@ class LogView(ScrollView, can_focus=True):
     def action_follow(self) -> None:
         """Go to the newest record and stay with it."""
         self.following = True
-        self.advance()
+        self.rearrange()
         self.post_message(self.Moved())
 
     def action_step(self, rows: int) -> None:
@@ -131,32 +138,59 @@ class LogView(ScrollView, can_focus=True):
         self.pause()
         place = min(max(0, place), count - 1)
         self._cursor = self.buffer.number_at(place)
-        top = self.buffer.place_of(self._top)
-        top = min(max(top, place - rows + 1), place)
-        self._top = self._number_at(top)
-        self.advance()
+        self._top = self._number_at(min(max(self._top_place, place - rows + 1), place))
+        self.rearrange()
         self.post_message(self.Moved())
 
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Wheel and scroll bar pause too, and take the cursor along when it would leave the screen."""
-        super().watch_scroll_y(old_value, new_value)
-        if self._placing or round(old_value) == round(new_value):
-            return
+    def scroll_rows(self, top: int) -> None:
+        """Put place `top` into the first row; this pauses and takes the cursor along when it would leave the screen."""
         self.pause()
-        top, rows = round(new_value), max(1, self.size.height)
+        rows = max(1, self.size.height)
+        top = min(max(0, top), max(0, len(self.buffer) - rows))
         self._top = self._number_at(top)
         place = self._cursor_place()
         if place is not None:
             self._cursor = self._number_at(min(max(place, top), top + rows - 1))
+        self.rearrange()
         self.post_message(self.Moved())
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """The wheel scrolls by rows."""
+        self._take_over(event)
+        self.scroll_rows(self._top_place - _WHEEL)
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """The wheel scrolls by rows."""
+        self._take_over(event)
+        self.scroll_rows(self._top_place + _WHEEL)
+
+    def on_scroll_up(self, event: ScrollUp) -> None:
+        """A click above the scroll bar's handle."""
+        self._take_over(event)
+        self.scroll_rows(self._top_place - self.size.height)
+
+    def on_scroll_down(self, event: ScrollDown) -> None:
+        """A click below the scroll bar's handle."""
+        self._take_over(event)
+        self.scroll_rows(self._top_place + self.size.height)
+
+    def on_scroll_to(self, event: ScrollTo) -> None:
+        """The scroll bar's handle is dragged."""
+        self._take_over(event)
+        if event.y is not None:
+            self.scroll_rows(round(event.y))
+
+    def on_click(self, event: Click) -> None:
+        """A click puts the cursor there."""
+        self.go_to(self._top_place + event.y)
 
     def on_resize(self, event: Resize) -> None:
         """Keep to the newest record, or to the one held on to."""
-        self.advance()
+        self.rearrange()
 
     def render_line(self, y: int) -> Strip:
         """One row, for Textual."""
-        place = round(self.scroll_offset.y) + y
+        place = self._top_place + y
         if place >= len(self.buffer):
             return Strip.blank(self.size.width, self.rich_style)
         number = self.buffer.number_at(place)
@@ -174,6 +208,15 @@ class LogView(ScrollView, can_focus=True):
         if self.pattern is not None:
             line = line.highlight_regex(self.pattern, style="reverse")
         return line[self._columns_hidden :] if self._columns_hidden else line
+
+    def _take_over(self, event: Message) -> None:
+        """Textual's own scrolling moves by rows, which slide; ours moves by records."""
+        event.stop()
+        event.prevent_default()
+
+    @property
+    def _top_place(self) -> int:
+        return self.buffer.place_of(self._top)
 
     def _cursor_place(self) -> int | None:
         count = len(self.buffer)
