@@ -60,7 +60,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # python3 -I looks for
 import kit
 
 SHARES = (0.0, 1 / 12, 1 / 4, 1 / 2, 1.0)  # of the highest level; the lowest one is a short prompt
-LOWEST = 48
+LOWEST = 64
 HIGHEST = 12000
 WARM_TOKENS = 8
 SPARE = 8  # tokens of context left free behind the longest request
@@ -86,7 +86,7 @@ def measure(run: kit.Run) -> Mapping[str, Any]:
     """Calibrate, choose the levels, warm each one up, then measure them in rounds of shuffled order."""
     params = run.params
     limit = run.max_context - params["tokens"] - SPARE
-    if limit < LOWEST:
+    if limit < 2 * LOWEST:
         raise kit.Stop("missing", f"the engine's context of {run.max_context} tokens is too short for a curve")
     cost = calibrate(run, limit)
     levels = params["levels"] or choose_levels(params, min(limit, run.max_context // 2), cost)
@@ -113,7 +113,7 @@ def measure(run: kit.Run) -> Mapping[str, Any]:
 
 def calibrate(run: kit.Run, limit: int) -> Cost:
     """What prefill and decoding cost here, from two short requests that count for nothing."""
-    short, long = LOWEST // 2, min(max(limit // 4, LOWEST), 1024)
+    short, long = LOWEST, min(max(limit // 4, LOWEST * 2), 1024, limit)
     seconds = {}
     decode = 0.0
     for tokens in (short, long):

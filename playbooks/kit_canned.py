@@ -53,7 +53,8 @@ class _CannedHandler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/tokenize":
-            return self._answer(200, {"tokens": list(body["prompt"].encode("utf-8"))})
+            known = "prompt" in body  # it has no chat template
+            return self._answer(200 if known else 400, {"tokens": list(body.get("prompt", "").encode("utf-8"))})
         prompt, wanted = len(body["prompt"]), body["max_tokens"]
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from typing import Callable, Iterator
+from typing import Iterator, Literal, Mapping
 
+from kit_end import Stop
 from kit_engine import Engine
 
 KINDS = ("code", "json", "math", "copy", "prose", "chat")
@@ -38,7 +39,73 @@ _MOODS = (
 _WORDS = (
     "offset", "window", "margin", "budget", "ratio", "latency", "weight", "depth", "index", "total", "limit", "score",
 )  # fmt: skip
-_OPERATIONS = (("sum", "+"), ("difference", "-"), ("product", "*"))
+
+
+_PROSE = (
+    "On a {mood} morning {one} {verb} the {thing} that had lain in the {place} since the year {year}.",
+    "{two} had never trusted the {place}, not even before the {mood} winter of {year}.",
+    "It took {count} people to move the {thing}, and most of them were only there to give advice.",
+    "“You could sell the {thing},” {one} said, “but then who would wind the {other}?”",
+    "By noon the road to the {place} was closed, and whoever wanted to reach it went on foot along the river.",
+    "{one} counted {count} steps, stopped, and listened for the door of the {place}.",
+    "Somebody had {verb} the {other} with great care and left no name.",
+    "The letter from {two} was short: come soon, bring the {thing}, say nothing to {three}.",
+    "What nobody could explain was why the {other} smelled of oranges.",
+    "{three} laughed at that, though it was a {mood} sort of laugh, and went back to the {thing}.",
+    "There are {count} windows in the {place}; only one of them opens.",
+    "After supper {two} read aloud from a book about rivers until the {mood} light was gone.",
+    "Children from the {place} came by, asked for the {other}, and ran off before anyone could answer.",
+    "If {one} minded the rain, it did not show.",
+    "The price had been {count} coins once; now {three} would have given it away.",
+    "Everything in the {place} had a label in small green letters, except the {thing}.",
+)
+_CODE = (
+    'def {thing}_{a}({a}: int, {b}: int = {count}) -> int:\n    """Return {a} times {b}, kept below {year}."""\n'
+    "    return min({a} * {b}, {year})\n",
+    "@dataclass(frozen=True)\nclass {Thing}{Place}:\n    {a}: float\n    {b}: int = {count}\n\n"
+    "    def {verb}(self) -> float:\n        return self.{a} / max(self.{b}, 1)\n",
+    "def {verb}_{place}(rows: list[dict[str, int]]) -> dict[str, int]:\n    found: dict[str, int] = {{}}\n"
+    '    for row in rows:\n        if row["{a}"] > {count}:\n            found[row["{b}"]] = found.get(row["{b}"], 0) + 1\n'
+    "    return found\n",
+    'class {Place}Error(ValueError):\n    """Raised when the {thing} has no {a}."""\n',
+    "def test_{thing}_keeps_its_{a}() -> None:\n    {other} = make_{thing}({a}={count})\n    assert {other}.{a} == {count}\n"
+    "    assert {other}.{b} is None\n",
+    "async def load_{thing}(path: Path, {a}: float = {count}.5) -> bytes:\n    async with open_file(path) as file:\n"
+    "        return await asyncio.wait_for(file.read(), {a})\n",
+    '{A}_{B} = {{\n    "{place}": {count},\n    "{thing}": {year},\n}}\n',
+)
+_CHAT = (
+    "{one}: Hello, it is about the {thing} I left at the {place}. Is it ready?\n"
+    "Desk: Nearly. The {mood} weather held us up; come by after {count} and bring the receipt.\n",
+    "{two}: Which {other} would you take up to the {place}?\nDesk: The small one. Nobody there asks for a deposit.\n",
+    "{three}: I was charged {count} twice.\nDesk: I see it. One of them goes back to you today, {three}.\n",
+    "{one}: Can I bring a friend on the tour of the {place}?\nDesk: Of course, if {two} books before Friday.\n",
+    "{two}: My {thing} makes a noise like a {other}.\nDesk: Is it louder in the morning, or when it is {mood} outside?\n",
+    "{three}: Thank you, that was quick.\nDesk: Glad to help. The {place} closes at {count}, by the way.\n",
+)
+_MATH = (
+    (
+        "{one} buys {x} boxes with {y} {thing} parts in each. How many parts are that?",
+        "{x} * {y} = {product}",
+        "{product}",
+    ),
+    (
+        "A {thing} costs {x} coins and a {other} costs {y}. What do both cost together?",
+        "{x} + {y} = {total}",
+        "{total}",
+    ),
+    ("{two} had {total} tickets for the {place} and sold {y}. How many are left?", "{total} - {y} = {x}", "{x}"),
+    (
+        "{product} {thing} parts are shared out among {x} people. How many does each get?",
+        "{product} / {x} = {y}",
+        "{y}",
+    ),
+    (
+        "{three} walks {x} km to the {place} and back again, {y} times. How far is that?",
+        "2 * {x} * {y} = {double}",
+        "{double}",
+    ),
+)
 
 
 def paragraphs(kind: str, seed: str) -> Iterator[str]:
@@ -52,40 +119,47 @@ def paragraphs(kind: str, seed: str) -> Iterator[str]:
         yield write(random.Random(f"{seed}/{kind}/{number}"), number)
 
 
+def _words(pick: random.Random) -> dict[str, object]:
+    """Everything that a pattern may ask for."""
+    one, two, three = pick.sample(_NAMES, 3)
+    thing, other = pick.sample(_THINGS, 2)
+    a, b = pick.sample(_WORDS, 2)
+    x, y = pick.randrange(3, 60), pick.randrange(3, 60)
+    return {
+        "one": one, "two": two, "three": three, "thing": thing, "other": other, "Thing": thing.title(),
+        "place": (place := pick.choice(_PLACES)), "Place": place.title(), "verb": pick.choice(_VERBS), "mood": pick.choice(_MOODS),
+        "a": a, "b": b, "A": a.upper(), "B": b.upper(), "count": pick.randrange(3, 90), "year": pick.randrange(1850, 2020),
+        "x": x, "y": y, "product": x * y, "total": x + y, "double": 2 * x * y,
+    }  # fmt: skip
+
+
 def _prose(pick: random.Random, number: int) -> str:
-    one, two = pick.sample(_NAMES, 2)
-    place, other = pick.sample(_PLACES, 2)
-    thing, second = pick.sample(_THINGS, 2)
-    return pick.choice((
-        f"On a {pick.choice(_MOODS)} morning in week {number}, {one} {pick.choice(_VERBS)} the {thing} that had lain in the {place} "
-        f"since {1890 + number}. {two} had said it would never work again, but said many such things about the {other}.",
-        f"The {place} stood {pick.choice(_MOODS)} and half empty. {one} {pick.choice(_VERBS)} a {thing}, wrote {number} in the margin, "
-        f"and went down to the {other}, where {two} was already asking after the {second}.",
-        f"Nobody in the {other} remembered who had {pick.choice(_VERBS)} the {second}. {two} blamed the {pick.choice(_MOODS)} weather; "
-        f"{one}, who kept the {thing} of house {number}, only smiled and looked towards the {place}.",
-    )) + "\n\n"  # fmt: skip
+    sentences = pick.sample(_PROSE, pick.randrange(2, 5))
+    words = _words(pick)
+    return " ".join(sentence.format_map(words) for sentence in sentences) + "\n\n"
 
 
 def _code(pick: random.Random, number: int) -> str:
-    name, first, second = pick.choice(_THINGS), *pick.sample(_WORDS, 2)
-    word, sign = pick.choice(_OPERATIONS)
-    bound = pick.randrange(2, 90)
-    return (
-        f"def {name}_{word}_{number}({first}: int, {second}: int = {bound}) -> int:\n"
-        f'    """Return the {word} of {first} and {second}, kept below {bound * 10}."""\n'
-        f"    result = {first} {sign} {second}\n"
-        f"    if result > {bound * 10}:\n"
-        f'        raise ValueError(f"{name}: {{result}} is above {bound * 10}")\n'
-        f"    return result\n\n\n"
-    )
+    return pick.choice(_CODE).format_map(_words(pick)) + "\n\n"
+
+
+def _chat(pick: random.Random, number: int) -> str:
+    return pick.choice(_CHAT).format_map(_words(pick))
+
+
+def _math(pick: random.Random, number: int) -> str:
+    words = _words(pick)
+    question, work, answer = (part.format_map(words) for part in pick.choice(_MATH))
+    return f"Problem {number}. {question}\nSolution. {work}. The answer is {answer}.\n\n"
 
 
 def _json_text(pick: random.Random, number: int) -> str:
+    words = _words(pick)
     record = {
         "id": 4000 + number,
-        "owner": pick.choice(_NAMES),
-        "item": pick.choice(_THINGS),
-        "place": pick.choice(_PLACES),
+        "owner": words["one"],
+        "item": words["thing"],
+        "place": words["place"],
         "weight_kg": round(pick.uniform(0.5, 60.0), 2),
         "tags": pick.sample(_MOODS, 2),
         "checked": pick.random() < 0.5,
@@ -93,45 +167,37 @@ def _json_text(pick: random.Random, number: int) -> str:
     return json.dumps(record) + "\n"
 
 
-def _math(pick: random.Random, number: int) -> str:
-    name, thing = pick.choice(_NAMES), pick.choice(_THINGS)
-    each, count, lost = pick.randrange(3, 40), pick.randrange(2, 30), pick.randrange(1, 6)
-    return (
-        f"Problem {number}. {name} buys {count} boxes with {each} {thing} parts in each and loses {lost}. How many are left?\n"
-        f"Solution. {count} boxes of {each} are {count} * {each} = {count * each}. "
-        f"After losing {lost}, {count * each} - {lost} = {count * each - lost}. Answer: {count * each - lost}.\n\n"
-    )
-
-
 def _copy(pick: random.Random, number: int) -> str:
-    return f"{number:04d}: {pick.choice(_NAMES)} / {pick.choice(_THINGS)} / {pick.choice(_PLACES)} / {pick.randrange(10000, 99999)}\n"
+    words = _words(pick)
+    return f"{number:04d}: {words['one']} / {words['thing']} / {words['place']} / {pick.randrange(10000, 99999)}\n"
 
 
-def _chat(pick: random.Random, number: int) -> str:
-    name, thing, place = pick.choice(_NAMES), pick.choice(_THINGS), pick.choice(_PLACES)
-    return pick.choice((
-        f"{name}: Hello again, it is about the {thing} I left at the {place} on day {number}. Is it ready?\n"
-        f"Desk: Nearly. The {pick.choice(_MOODS)} weather held us up; come by after {pick.randrange(1, 12)} and bring the receipt.\n",
-        f"{name}: Which {thing} would you take to the {place} if you had {number} minutes?\n"
-        f"Desk: The small one. It weighs {pick.randrange(1, 9)} kilos less and nobody there asks for a deposit.\n",
-    ))  # fmt: skip
-
-
-_ASKS = {
-    "prose": ("The following pages are from a long novel.\n\n", ""),
-    "code": ("# A module of small checked functions.\n\n", ""),
-    "json": ("Records of the store, one JSON object a line.\n", ""),
-    "math": ("A collection of worked problems.\n\n", ""),
-    "copy": ("A list, and under it the same list once more.\n", "\nThe same list once more:\n"),
-    "chat": ("A transcript of the help desk.\n\n", ""),
+_HEADS = {
+    "prose": "Pages of a long novel.\n\n",
+    "code": "A module of small checked functions.\n\n",
+    "json": "Records of the store, one JSON object a line.\n",
+    "math": "A collection of worked problems.\n\n",
+    "copy": "A list of entries.\n",
+    "chat": "A transcript of the help desk.\n\n",
 }
+_ASKS = {  # what a model with a chat template is asked to do, after the pages it was given to read
+    "prose": "Write a long story of your own about {one} and the {thing} in the {place}.",
+    "code": "Write a Python module with several functions about a {thing}.",
+    "json": "Write twenty more records of things kept in the {place}, as JSON, one a line.",
+    "math": "{two} had {total} tickets for the {place} and sold {y}. How many are left? Explain each step.",
+    "copy": "Repeat the list word for word.",
+    "chat": "Which {thing} should I take to the {place}, and why? Answer at length.",
+}
+_GOES_ON = {"copy": "\nThe same list once more:\n"}  # without a template a model goes on from where the text stops
+_LETTERS_A_TOKEN = 6  # no common tokenizer packs more than this into a token of such text
 
 
 class Prompts:
     """Prompts of an exact number of tokens, salted at the head so that no prefix of one is a prefix of another.
 
-    With a tokenizer the text is cut as token ids: exact by construction. An engine whose model has none is given
-    ids; `vocabulary` bounds them.
+    The engine's tokenizer cuts the text as token ids: exact by construction. A model with a chat template is asked
+    through it, since instruction models loop when they are made to go on from bare text; a model without a tokenizer
+    is given ids, bounded by `vocabulary`.
     """
 
     def __init__(self, engine: Engine, seed: str, salt: str, vocabulary: int = 64) -> None:
@@ -141,14 +207,11 @@ class Prompts:
         self._vocabulary = vocabulary
         self._made = 0
         self._hash = hashlib.sha256()
-        self._count: Callable[[str], list[int]] | None = None
-        if engine.post("/tokenize", {"prompt": "a"}, optional=True) is not None:
-            self._count = lambda text: list(engine.post("/tokenize", {"prompt": text})["tokens"])
-
-    @property
-    def exact_text(self) -> bool:
-        """Whether the engine counts tokens of text; if not, prompts are made of ids without meaning."""
-        return self._count is not None
+        self.method: Literal["chat", "text", "ids"] = "ids"
+        if self._ids({"messages": [{"role": "user", "content": "a"}]}) is not None:
+            self.method = "chat"
+        elif self._ids({"prompt": "a"}) is not None:
+            self.method = "text"
 
     @property
     def sha(self) -> str:
@@ -161,26 +224,44 @@ class Prompts:
             raise ValueError("a prompt has at least one token")
         self._made += 1
         seed = f"{self._seed}/{self._made}"
-        self._hash.update(f"{seed}/{kind}/{tokens}\n".encode())
-        if self._count is None:
-            pick = random.Random(f"{self._salt}/{seed}")
+        self._hash.update(f"{self.method}/{seed}/{kind}/{tokens}\n".encode())
+        salt = hashlib.sha256(f"{self._salt}/{seed}".encode()).hexdigest()[:12]
+        if self.method == "ids":
+            pick = random.Random(salt)
             return [pick.randrange(1, self._vocabulary) for _ in range(tokens)]
-        head, tail = _ASKS[kind]
-        salted = f"[{hashlib.sha256(f'{self._salt}/{seed}'.encode()).hexdigest()[:12]}] {head}"
-        body, source = "", paragraphs(kind, seed)
+        head, end = f"[{salt}] {_HEADS[kind]}", _GOES_ON.get(kind, "")
+        if self.method == "chat":
+            end = "\n" + _ASKS[kind].format_map(_words(random.Random(seed)))
+        source = paragraphs(kind, seed)
+        body = ""
         while True:
-            missing = max(
-                tokens * 6 - len(body), 200
-            )  # no common tokenizer packs more than six letters into a token here
-            start = len(body)
-            while len(body) - start < missing:
-                body += next(source)
-            ids = self._count(salted + body + tail)
+            ids = self._tokenize(head + body + end)
             if len(ids) >= tokens:
-                return _cut(ids, tokens, len(self._count(tail)) if tail else 0)
+                return _cut(ids, tokens, len(self._tokenize(end)) if end else 0)
+            body = _grown(body, (tokens - len(ids)) * _LETTERS_A_TOKEN, source)
+
+    def _tokenize(self, text: str) -> list[int]:
+        body: dict[str, object] = {"prompt": text}
+        if self.method == "chat":
+            body = {"messages": [{"role": "user", "content": text}]}
+        ids = self._ids(body)
+        if ids is None:
+            raise Stop("engine", "the engine stopped to count tokens", "engine_http")
+        return ids
+
+    def _ids(self, body: Mapping[str, object]) -> list[int] | None:
+        answer = self._engine.post("/tokenize", body, optional=True)
+        return None if answer is None else list(answer["tokens"])
+
+
+def _grown(body: str, letters: int, source: Iterator[str]) -> str:
+    wanted = len(body) + letters
+    while len(body) < wanted:
+        body += next(source)
+    return body
 
 
 def _cut(ids: list[int], tokens: int, tail: int) -> list[int]:
-    """`tokens` of `ids`: the head, and the last `tail` of them where there is room for both."""
+    """`tokens` of `ids`: the head, and the last `tail` of them as far as that leaves half of the room to the head."""
     tail = min(tail, tokens // 2)
     return ids[: tokens - tail] + (ids[-tail:] if tail else [])

@@ -43,7 +43,7 @@
 # [tool.ddtree.playbook.params.second]
 # type = "choice"
 # choices = ["prose", "code", "math", "copy", "json", "chat"]
-# default = "code"
+# default = "chat"
 # help = "the other kind of text"
 # ///
 """Is the engine healthy? A few requests of two kinds of text, in turn: rate = commit length / step time."""
