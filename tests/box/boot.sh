@@ -48,8 +48,10 @@ EOF
     touch "$root/var/lib/systemd/linger/ops"
 }
 
-reach() { # let every user walk to the path; the host's own folders keep their modes
+reach() { # let every user walk to the path and read what is in it; the host's own files keep their modes
     root=$1 path=$2
+    # Files made under a tight umask are closed to others one by one.
+    [ -n "$(find "$path" -maxdepth 0 -perm -o=rx)" ] || chmod -R o+rX "$root$path"
     until [ "$path" = / ]; do
         chmod o+x "$root$path"
         path=$(dirname "$path")
@@ -81,7 +83,6 @@ hold() {
         number=$((number + 1))
         mkdir "$state/extra/upper$number" "$state/extra/work$number" "$state/extra/$number"
         overlay "$path" "$state/extra/upper$number" "$state/extra/work$number" "$state/extra/$number"
-        chmod o+x "$state/extra/$number"
         echo "$number $path" >>"$state/extra/list"
     done
     prepare "$state/root" "$port" "$key"

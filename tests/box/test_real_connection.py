@@ -32,7 +32,7 @@ async def test_the_login_tells_home_uid_runtime_folder_and_systemd_version(box: 
 
 async def test_the_interpreter_and_checkout_of_the_tests_run_for_an_ordinary_user(box: Box, ops: Connection) -> None:
     code = "import asyncssh, console.box.values as v; print(v.__file__)"
-    done = await ops.run([str(box.python), "-c", code])
+    done = await ops.run(["env", "-C", str(box.checkout), str(box.python), "-c", code])
     assert done.exit_status == 0, done.stderr
     assert done.stdout.decode().strip() == str(box.checkout / "console/box/values.py")
 
