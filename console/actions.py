@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.telemetry.parse import AUTO, READERS
-from console.verbs import analysis, logs, playbooks, service, status
+from console.verbs import analysis, demo, logs, playbooks, service, status
 from console.verbs.verb import Argument, Verb
 
 _HOST = Argument(
@@ -26,6 +26,19 @@ SESSION: tuple[Argument, ...] = (
 """Options of the whole command, before or after the verb."""
 
 _TABLE = (
+    Verb(
+        "demo",
+        "A box without a box: see everything on this machine",
+        "Start an SSH server on loopback with the bundled model behind it and open the console on it. While it runs, HOST "
+        "`demo` works with every other verb. Everything it starts ends with it.",
+        demo.demo,
+        (
+            Argument("headless", "no screen: serve until interrupted, or until --run is through", kind="flag"),
+            Argument("run", "run this playbook; its verdict comes last", metavar="PLAYBOOK"),
+            Argument("param", "a parameter of the playbook; may be repeated", kind="pair", repeat=True),
+        ),
+        streams=True,
+    ),
     Verb(
         "status",
         "How the host is: service, figures, alarms",

@@ -23,7 +23,8 @@ from console.command_line import Request, read_command_line
 from console.config import host_names, places
 from console.errors import ExitCode, OperatorError, UsageError
 from console.help_text import of_verb, overview
-from console.terminal import ask, can_ask
+from console.private_file import write_private
+from console.terminal import TerminalPrompts, ask, can_ask
 from console.verbs.verb import Call, Session
 from console.verbs.words import Style
 
@@ -104,13 +105,7 @@ async def _console_wanted(request: Request, session: Session) -> ExitCode:
     host = request.host or _last_host()
     if session.as_json:
         raise UsageError("--json needs a verb", mend="ddtree --help lists them")
-    if session.plain:
-        if host is None:
-            raise UsageError(
-                "names no host, and there is no last one", mend="ddtree HOST --plain, or ddtree demo --plain"
-            )
-        return await open_console(host, session)
-    if not sys.stdout.isatty() or not sys.stdin.isatty():
+    if not session.plain and not (sys.stdout.isatty() and sys.stdin.isatty()):
         raise UsageError(
             "the console needs a terminal, and this is none",
             mend="name a verb (ddtree --help lists them), or add --plain for one line an event",
@@ -120,16 +115,30 @@ async def _console_wanted(request: Request, session: Session) -> ExitCode:
 
 async def open_console(host: str | None, session: Session) -> ExitCode:
     """The full screen on `host`, or with --plain one line an event; remembers the host for the next time."""
-    if host is not None:
-        _last_host_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _last_host_file().write_text(host + "\n", encoding="utf-8")
-    if session.plain and host is not None:
-        from console.plain import watch_plainly
+    from console.host import open_host  # brings in asyncssh
 
-        return await watch_plainly(host, session)
-    from console.tui.app import run_console
+    if host is None:
+        names = ", ".join(host_names()) or "none yet"
+        raise UsageError(
+            f"names no host, and there is no last one (known: {names})", mend="ddtree demo shows it all here"
+        )
+    opened = await open_host(
+        host,
+        prompts=TerminalPrompts() if session.ask is not None else None,
+        accept_host_key=session.accept_host_key,
+        read_only=session.read_only,
+    )
+    try:
+        write_private(_last_host_file(), host + "\n")
+        if session.plain:
+            from console.plain import watch_plainly
 
-    return await run_console(host, session)
+            return await watch_plainly(opened, session)
+        from console.tui.app import run_console
+
+        return await run_console(opened, read_only=opened.read_only)
+    finally:
+        await opened.close()
 
 
 def _last_host_file() -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from console.box.values import LinkState, Record, ServiceState
 from console.engine_report import EngineReport
 from console.snapshot import GpuFigures, HostFigures, Snapshot, TreeFigures
-from console.telemetry.alarms import DOWN, Facts, alarms_of
+from console.telemetry.alarms import Facts, alarms_of
 from console.telemetry.sample import Sample
 from console.telemetry.series import Series
 
@@ -21,6 +21,7 @@ KEPT_WINDOWS = 900
 KEPT_RECORDS = 200
 KEPT_QUEUE = 10
 """Polls over which a queue is seen to grow."""
+_UP = ("serving", "stopping", "unknown")
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Known:
         return replace(self, link=link)
 
     def with_service(self, service: ServiceState, now_s: float) -> Known:
-        """After the service manager told its state. An engine that is down reports nothing any more."""
+        """After the service manager told its state. An engine that is down, or not up yet, says nothing of itself."""
         known = replace(self, service=service, data_s=now_s)
-        return known.without_report() if service.state in DOWN else known
+        return known if service.state in _UP else replace(known, report=None, tree=None, queue=(), running_s=None)
 
     def with_report(self, report: EngineReport, now_s: float) -> Known:
         """After the engine answered `/server_info`."""
@@ -66,10 +67,6 @@ class Known:
             running_s=running_s if report.running else None,
             data_s=now_s,
         )
-
-    def without_report(self) -> Known:
-        """After the engine went away."""
-        return replace(self, report=None, tree=None, queue=(), running_s=None)
 
     def with_machine(self, machine: HostFigures | None, gpus: tuple[GpuFigures, ...], now_s: float) -> Known:
         """After the box was read without its engine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 LinkName = Literal["CONNECTING", "LIVE", "DEGRADED", "LOST", "RETRY", "CLOSED"]
@@ -46,6 +47,11 @@ class Record:
     invocation: str | None = None
     marker: Literal["gap", "reboot", "suppressed"] | None = None  # set on records the follower itself puts in
     fields: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def time(self) -> str:
+        """`realtime_us` in ISO 8601, UTC, to the millisecond."""
+        return datetime.fromtimestamp(self.realtime_us / 1e6, UTC).isoformat(timespec="milliseconds")
 
 
 ServiceName = Literal[

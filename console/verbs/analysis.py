@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from console.deployment.capacity import Capacity, element_bytes, in_words, kv_shape, pool_of
 from console.errors import ExitCode, UsageError
+from console.verbs.given_files import read_json
 from console.verbs.verb import Call
 from console.verbs.words import Style, columns
 
@@ -19,7 +18,7 @@ async def explain(call: Call) -> ExitCode:
     from console.analysis.run_verdict import exit_code_of
 
     (path,) = call.paths("observations")
-    data = _read_json(path)
+    data = read_json(path)
     report = explain_data(data)
     call.say(report, explanation_text(report, call.session.style))
     # Without two rows to compare, the fit was all that was asked for.
@@ -65,7 +64,7 @@ def explanation_text(report: dict[str, Any], style: Style) -> str:
 async def capacity(call: Call) -> ExitCode:
     """Say what a model's tokens cost in the KV pool, and what fits."""
     folder = Path(call.text("config_dir"))
-    shape = kv_shape(_read_json(folder / "config.json" if folder.is_dir() else folder))
+    shape = kv_shape(read_json(folder / "config.json" if folder.is_dir() else folder))
     asked, page_size, devices = (
         call.arguments["context-length"],
         call.arguments["page-size"],
@@ -98,20 +97,6 @@ async def capacity(call: Call) -> ExitCode:
         lines.append(f"one request of full length needs {in_words(result.pool_bytes)}; give --memory for what fits")
     call.say({"architecture": shape.architecture, "tensor_parallel": devices, **result.to_json()}, "\n".join(lines))
     return ExitCode.DONE if result.fits else ExitCode.CHECK_SAYS_NO
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-        return json.loads(text)
-    except FileNotFoundError:
-        raise UsageError("no such file", where=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", where=str(path)) from error
-    except json.JSONDecodeError as error:
-        raise UsageError(
-            f"is not JSON: {error.msg}", where=f"{path}, line {error.lineno}, col {error.colno}"
-        ) from error
 
 
 def _shown(value: float | None, digits: int) -> str:

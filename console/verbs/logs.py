@@ -4,44 +4,41 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
+import time
+from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from console.box.values import Record
 from console.errors import ExitCode, UsageError
 from console.telemetry.parse import AUTO, End, Line, parse, reader_for
 from console.telemetry.reader import bare
 from console.telemetry.sample import Sample
+from console.verbs.given_files import opened
 from console.verbs.on_host import on_host
 from console.verbs.samples import sample_line
 from console.verbs.verb import Call
 from console.verbs.words import Style, printable
 
 _LEVELS = ("emerg", "alert", "crit", "error", "warning", "notice", "info", "debug")
-_MARKERS = {
-    "gap": "— the journal was cut here: lines are missing —",
-    "reboot": "— the box was rebooted —",
-    "suppressed": "— the journal dropped lines: too many at once —",
-}
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 async def logs(call: Call) -> ExitCode:
     """The engine's journal on the host: what is there, and with --follow what comes."""
     wanted = _pattern(call.arguments["grep"])
+    since = _since(call.arguments["since"], time.time())
     reader = reader_for(AUTO)
     style = call.session.style
     async with on_host(call) as host:
-        async for batch in host.records(since=call.arguments["since"], follow=call.flag("follow")):
+        async for batch in host.records(since=since, follow=call.flag("follow")):
             for record in batch:
                 if record.marker is None and wanted is not None and not wanted.search(record.message):
                     continue
                 if not call.flag("samples"):
                     call.say(record_json(record), record_line(record, style))
                     continue
-                for sample in reader.read(bare(record.message), record_time(record)).samples:
+                for sample in reader.read(bare(record.message), record.time).samples:
                     call.say(sample.to_json(), sample_line(sample))
     if call.flag("samples"):
         for sample in reader.finish():
@@ -49,15 +46,10 @@ async def logs(call: Call) -> ExitCode:
     return ExitCode.DONE
 
 
-def record_time(record: Record) -> str:
-    """The record's stamp in ISO 8601, UTC."""
-    return datetime.fromtimestamp(record.realtime_us / 1e6, UTC).isoformat(timespec="milliseconds")
-
-
 def record_json(record: Record) -> dict[str, Any]:
     """One journal line as an object; `marker` tells of lines that the console put in itself."""
     return {
-        "time": record_time(record),
+        "time": record.time,
         "level": _LEVELS[record.priority],
         "message": record.message,
         "identifier": record.identifier,
@@ -71,8 +63,8 @@ def record_json(record: Record) -> dict[str, Any]:
 def record_line(record: Record, style: Style) -> str:
     """One journal line in words, control codes shown."""
     if record.marker is not None:
-        return style.doubtful(_MARKERS[record.marker])
-    text = f"{record_time(record)}  {_LEVELS[record.priority]:<7}  {printable(record.message)}"
+        return style.doubtful(printable(record.message))
+    text = f"{record.time}  {_LEVELS[record.priority]:<7}  {printable(record.message)}"
     if record.priority <= 3:
         return style.bad(text)
     return style.doubtful(text) if record.priority == 4 else text
@@ -87,7 +79,7 @@ async def parse_logs(call: Call) -> ExitCode:
         files = (Path("-"),)
     lines = records = skipped = 0
     for path in files:
-        with _opened(path) as stream:
+        with opened(path) as stream:
             for item in parse(map(_line, stream), reader_for(call.text("engine"))):
                 if isinstance(item, Sample):
                     call.say(item.to_json(), sample_line(item))
@@ -105,22 +97,8 @@ def _line(raw: bytes) -> Line:
 
         record = parse_record(raw)
         if record is not None:
-            return Line(record.message, record_time(record))
+            return Line(record.message, record.time)
     return Line(raw.decode("utf-8", errors="replace"))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    if str(path) == "-":
-        yield sys.stdin.buffer
-        return
-    try:
-        with path.open("rb") as stream:
-            yield stream
-    except FileNotFoundError:
-        raise UsageError("no such file", where=str(path)) from None
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from error
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
@@ -130,3 +108,18 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         return re.compile(text)
     except re.error as error:
         raise UsageError(f"{text!r} is no regular expression: {error}", where="--grep") from error
+
+
+def _since(text: str | None, now_s: float) -> str | None:
+    """`--since` as `@SECONDS` of the epoch: a time ago (`90s`, `10m`, `2h`, `3d`), a time in ISO 8601, or that itself."""
+    if text is None or re.fullmatch(r"@\d+(\.\d+)?", text):
+        return text
+    ago = re.fullmatch(r"-?(\d+)\s*(s|m|min|h|d)", text)
+    if ago:
+        return f"@{now_s - int(ago[1]) * _SECONDS[ago[2]]:.0f}"
+    try:
+        return f"@{datetime.fromisoformat(text).timestamp():.3f}"
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no time", where="--since", mend="write 10m, 2h, or 2026-05-04T10:00:00"
+        ) from None

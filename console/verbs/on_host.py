@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def on_host(call: Call) -> AsyncIterator[Host]:
-    """The host named by the verb's HOST argument, connected; closed afterwards."""
+async def on_host(call: Call, name: str | None = None) -> AsyncIterator[Host]:
+    """The host called `name`, or else the one of the verb's HOST argument, connected; closed afterwards."""
     from console.host import open_host  # brings in asyncssh, which the verbs without a host do without
-    from console.terminal import TerminalPrompts
+    from console.terminal import TerminalPrompts  # as above
 
     session = call.session
     host = await open_host(
-        call.text("host"),
+        name or call.text("host"),
         prompts=TerminalPrompts() if session.ask is not None else None,
         accept_host_key=session.accept_host_key,
         read_only=session.read_only,
