@@ -20,7 +20,7 @@ from engine.text_stream import TextStream
 from engine.tokenizer import Tokenizer
 
 FAILURES_IN_A_ROW = 3
-"""After so many failed turns with none that worked between them, the engine is broken and says so by ending."""
+"""After so many requests that failed, with none between them that came to its end, the engine is broken and says so."""
 
 
 class QueueFullError(Exception):
@@ -32,7 +32,7 @@ class DrainingError(Exception):
 
 
 class EngineBrokenError(Exception):
-    """Turn after turn fails: only a restart can help."""
+    """Request after request fails: only a restart can help."""
 
 
 class Scheduler:
@@ -106,7 +106,7 @@ class Scheduler:
     # ── the engine's thread ──
 
     def run(self) -> None:
-        """The loop, until drained. Raises EngineBrokenError when no turn works any more; no request is left hanging."""
+        """The loop, until drained. Raises EngineBrokenError when nothing works any more; no request is left hanging."""
         try:
             while not self._is_done():
                 self._on_turn()
@@ -167,14 +167,13 @@ class Scheduler:
             return self._give_up(job, "shutdown", Broken(503, "shutting_down", "the engine stopped before the end"))
         try:
             work(job)
-            self._failures = 0
         except Exception as fault:
             self._failures += 1
             error = f"{type(fault).__name__}: {fault}"
             self._tell(Failed(where=work.__name__.strip("_"), error=error, request_id=job.request.request_id))
             self._give_up(job, "error", Broken(500, "engine_error", f"the engine failed: {type(fault).__name__}"))
             if self._failures >= FAILURES_IN_A_ROW:
-                raise EngineBrokenError(f"{self._failures} turns in a row failed, the last with {error}") from fault
+                raise EngineBrokenError(f"{self._failures} requests in a row failed, the last with {error}") from fault
         return None
 
     def _out_of_patience(self) -> bool:
@@ -254,6 +253,8 @@ class Scheduler:
     def _end(self, job: Job, finish: str) -> None:
         """The request leaves; its pages are free before anyone hears of it."""
         self._leave(job)
+        if finish != "cancelled":
+            self._failures = 0
         record = self._record(job, finish)
         self._tell(record)
         job.deliver(Ended(finish, job.stop, record))

@@ -34,6 +34,8 @@ STOP_WITHIN_S = 20.0
 """What runs when a stop is asked for may take so long to finish."""
 CLOSE_WITHIN_S = 3
 """After that, open connections have so long to read what was sent to them."""
+JOIN_WITHIN_S = 1.0
+"""And the engine's thread, which ended before them unless it still loads, so long to come back."""
 
 
 class LoadingStoppedError(Exception):
@@ -149,7 +151,10 @@ def serve(config_path: str | Path) -> int:
         thread = threading.Thread(target=engine.run, args=(server,), name="engine", daemon=True)
         thread.start()
         server.run(sockets=[listener])
-        thread.join(timeout=CLOSE_WITHIN_S)
+        thread.join(timeout=JOIN_WITHIN_S)
+        if thread.is_alive():
+            # Stopped in the middle of a loading phase: a usual exit would take torch apart while it is at work.
+            os._exit(0)
     if isinstance(engine.failure, EngineBrokenError):
         return 1  # told in the log already
     if engine.failure is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -15,6 +16,10 @@ from typing import Any
 import httpx
 import pytest
 from engine_process import Server, eventually
+
+from engine.errors import EngineError
+from engine.server.auth import read_api_key
+from engine.server.main import serve
 
 LONG = {"prompt": [9], "max_tokens": 400, "temperature": 0, "ignore_eos": True, "speculation": {"mode": "off"}}
 
@@ -99,56 +104,31 @@ def test_health_ready_and_invocation_are_told(server: Server) -> None:
     assert server.get("/server_info").json()["invocation"] == "0123456789abcdef0123456789abcdef"
 
 
-def test_a_stop_finishes_what_runs_refuses_what_comes_and_exits_0(server: Server, manager: Manager) -> None:
-    answers: list[httpx.Response] = []
-    asking = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", LONG)))
-    asking.start()
-    eventually(lambda: server.get("/server_info").json()["requests"]["running"] == 1)
-    server.process.send_signal(signal.SIGTERM)
-    refused = eventually(lambda: [a for a in (server.post("/v1/completions", LONG),) if a.status_code == 503])[0]
-    ready = server.get("/ready")
-    asking.join(30.0)
-    assert server.stop() == 0
-    assert refused.json()["error"]["code"] == "shutting_down"
-    assert refused.headers["retry-after"]
-    assert (ready.status_code, ready.json()["ready"]) == (503, False)
-    assert answers[0].status_code == 200
-    assert answers[0].json()["usage"]["completion_tokens"] == 400
-    assert server.records("request")[-1]["finish"] == "length"
-    assert eventually(lambda: manager.first("STOPPING=1")) is not None
-    assert server.errors == []
-
-
-def test_a_stop_ends_a_tree_stream_and_an_idle_engine_at_once(start_server: Callable[..., Server]) -> None:
-    server = start_server().until_ready()
-    with httpx.stream("GET", f"{server.url}/trees", trust_env=False, timeout=20.0) as feed:
-        lines = feed.iter_lines()
-        next(lines)
-        server.process.send_signal(signal.SIGINT)
-        assert [line for line in lines if line] == []
-    assert server.stop() == 0
-    assert server.errors == []
-
-
-def test_a_queued_request_is_sent_away_by_a_stop(start_server: Callable[..., Server]) -> None:
-    server = start_server().until_ready()
+def test_a_stop_finishes_what_runs_sends_the_rest_away_and_exits_0(server: Server, manager: Manager) -> None:
     answers: dict[str, httpx.Response] = {}
 
     def ask(name: str) -> threading.Thread:
         thread = threading.Thread(target=lambda: answers.update({name: server.post("/v1/completions", LONG)}))
         thread.start()
+        eventually(lambda: server.get("/server_info").json()["requests"][name] == 1)
         return thread
 
-    threads = [ask("running")]
-    eventually(lambda: server.get("/server_info").json()["requests"]["running"] == 1)
-    threads.append(ask("queued"))
-    eventually(lambda: server.get("/server_info").json()["requests"]["queued"] == 1)
-    assert server.stop() == 0
+    with httpx.stream("GET", f"{server.url}/trees", trust_env=False, timeout=20.0) as feed:
+        threads = [ask("running"), ask("queued")]
+        server.process.send_signal(signal.SIGTERM)
+        refused = eventually(lambda: [a for a in (server.post("/v1/completions", LONG),) if a.status_code == 503])[0]
+        ready = server.get("/ready")
+        assert any(line.startswith("data: ") for line in feed.iter_lines()), "trees came, and the stream ended"
     for thread in threads:
-        thread.join(10.0)
+        thread.join(30.0)
+    assert server.stop() == 0
+    assert (refused.json()["error"]["code"], refused.headers["retry-after"]) == ("shutting_down", "10")
+    assert (ready.status_code, ready.json()["ready"]) == (503, False)
     assert answers["running"].json()["usage"]["completion_tokens"] == 400
     assert (answers["queued"].status_code, answers["queued"].json()["error"]["code"]) == (503, "shutting_down")
-    assert [record["finish"] for record in server.records("request")] == ["shutdown", "length"]
+    assert [record["finish"] for record in server.records("request")][-2:] == ["shutdown", "length"]
+    assert eventually(lambda: manager.first("STOPPING=1")) is not None
+    assert server.errors == []
 
 
 def test_before_the_model_is_loaded_health_is_up_and_ready_is_not(
@@ -170,16 +150,14 @@ def test_before_the_model_is_loaded_health_is_up_and_ready_is_not(
     assert (ready.status_code, ready.json()["ready"]) == (503, False)
     refused = httpx.post(f"{url}/v1/completions", json={"prompt": [9]}, trust_env=False, timeout=20.0)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "loading")
-    server.process.send_signal(signal.SIGTERM)
-    assert server.stop() == 0
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30.0) == 0
     assert server.records("ready") == []
 
 
 @pytest.fixture
 def slow_model(speaking_model: Path, tmp_path: Path) -> Path:
     """A model whose tokenizer never finishes loading: its file is a pipe that nobody writes to."""
-    import os
-
     folder = tmp_path / "slow"
     folder.mkdir()
     for file in speaking_model.iterdir():
@@ -213,34 +191,39 @@ def test_a_busy_port_is_told_with_its_owner_before_anything_is_loaded(start_serv
     assert server.lines == []
 
 
-@pytest.mark.parametrize(
-    ("tables", "model", "says"),
-    [
-        ("[kv]\npage_size = 0\n", None, "page_size"),
-        ("[kv]\npagesize = 16\n", None, "page_size"),
-        ("", Path("nowhere"), "nowhere"),
-        ('api_key_file = "missing.key"\n', None, "missing.key"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(
-    start_server: Callable[..., Server], speaking_model: Path, tables: str, model: Path | None, says: str
-) -> None:
-    server = start_server(tables, model=model or speaking_model)
+def test_a_model_that_is_not_there_is_one_line_and_exit_2(start_server: Callable[..., Server]) -> None:
+    server = start_server(model=Path("nowhere"), drafter=None)
     assert server.process.wait(60.0) == 2
     server.stop()
     (line,) = server.errors
-    assert says in line
+    assert "nowhere" in line
+    assert [line for line in server.lines if line.startswith("<3>error ")] == server.lines
 
 
-def test_a_key_file_that_others_may_read_is_refused(start_server: Callable[..., Server], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ("[kv]\npage_size = 0\n", "page_size"),
+        ('[server]\napi_key_file = "missing.key"\n', "missing.key: cannot be read"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(
+    speaking_model: Path, tmp_path: Path, tables: str, says: str
+) -> None:
+    config = tmp_path / "engine.toml"
+    config.write_text(f'[model]\npath = "{speaking_model}"\n{tables}')
+    with pytest.raises(EngineError, match=says):
+        serve(config)
+
+
+@pytest.mark.parametrize(("content", "mode", "says"), [("s3cret", 0o644, "mode 0644"), ("\n", 0o600, "empty")])
+def test_a_key_file_must_hold_a_key_and_be_its_owners_alone(tmp_path: Path, content: str, mode: int, says: str) -> None:
     key = tmp_path / "api.key"
-    key.write_text("s3cret")
-    key.chmod(0o644)
-    server = start_server(f'api_key_file = "{key}"\n')
-    assert server.process.wait(60.0) == 2
-    server.stop()
-    assert "mode 0644" in server.errors[0]
-    assert "s3cret" not in server.errors[0]
+    key.write_text(content)
+    key.chmod(mode)
+    with pytest.raises(EngineError, match=says) as refused:
+        read_api_key(str(key))
+    assert "s3cret" not in str(refused.value)
 
 
 def test_host_gives_one_sample_without_an_engine() -> None:

@@ -8,7 +8,29 @@ from typing import Any
 import pytest
 from engine_process import Server, eventually
 
-DECODE_KEYS = ["seq", "req", "ctx", "steps", "tokens", "wall_ms", "draft_ms", "build_ms", "verify_ms", "walk_ms", "commit_ms", "host_ms", "nodes", "hist", "running", "queued", "kv_used", "kv_total", "page", "budget", "graph"]
+DECODE_KEYS = [
+    "seq",
+    "req",
+    "ctx",
+    "steps",
+    "tokens",
+    "wall_ms",
+    "draft_ms",
+    "build_ms",
+    "verify_ms",
+    "walk_ms",
+    "commit_ms",
+    "host_ms",
+    "nodes",
+    "hist",
+    "running",
+    "queued",
+    "kv_used",
+    "kv_total",
+    "page",
+    "budget",
+    "graph",
+]
 STAGES = ("draft_ms", "build_ms", "verify_ms", "walk_ms", "commit_ms")
 
 
