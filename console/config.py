@@ -153,6 +153,7 @@ def _ssh_target(host: str, user: str | None, port: int | None, where: Places, de
         user=settings.user,
         own_known_hosts=where.known_hosts,
         identity_files=settings.identity_files,
+        identities_only=settings.identities_only,
         known_hosts=settings.known_hosts,
         ssh_config=files,
         host_key_alias=settings.host_key_alias,

@@ -17,7 +17,7 @@ import asyncssh
 
 from console.box import transfer
 from console.box.credentials import Credentials
-from console.box.errors import BoxError, CommandTimedOut, LinkError, LinkLost, TransferError
+from console.box.errors import CommandTimedOut, LinkError, LinkLost, SessionRefused, TransferError
 from console.box.facts import FACTS_ARGV, BoxFacts, parse_facts
 from console.box.link import LinkKeeper
 from console.box.prompts import Prompts
@@ -190,7 +190,7 @@ class Connection:
         except asyncssh.ChannelOpenError as error:
             if ssh.is_closed():
                 raise LinkLost("the link broke", where=self.target.name) from error
-            raise BoxError(
+            raise SessionRefused(
                 f"the box refuses one more session ({error.reason})",
                 where=self.target.name,
                 mend="see MaxSessions there",
@@ -315,9 +315,12 @@ class Connection:
     async def _listen(self, ssh: asyncssh.SSHClientConnection, port: int) -> None:
         last = self._forwards[port][1] if port in self._forwards else 0
         try:
-            listener = await ssh.forward_local_port("127.0.0.1", last, "127.0.0.1", port)
-        except OSError:
-            if not last:
-                raise
-            listener = await ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)  # somebody took the old one
+            try:
+                listener = await ssh.forward_local_port("127.0.0.1", last, "127.0.0.1", port)
+            except OSError:
+                if not last:
+                    raise
+                listener = await ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)  # somebody took the old one
+        except (asyncssh.Error, OSError) as error:
+            raise LinkError(f"no forward to port {port}: {error}", where=self.target.name) from error
         self._forwards[port] = ssh, listener.get_port()

@@ -63,7 +63,10 @@ class LoginClient(KeyWitness):
         self._locked = [path for path in self._locked if path not in self._credentials.unlocked]
         if self._target.only_these_keys:
             return {"client_keys": usable or None, "agent_path": None, "agent_identities": None}
-        return {"client_keys": usable, "ignore_encrypted": True}
+        options: dict[str, Any] = {"client_keys": usable, "ignore_encrypted": True}
+        if self._target.identities_only:
+            options["agent_identities"] = _public_halves((*self._files.usable, *self._files.locked)) or [b""]
+        return options
 
     def offered(self) -> str:
         """What was tried, for the message of a refused login."""
@@ -191,6 +194,18 @@ def _is_public_key(data: bytes) -> bool:
     except asyncssh.KeyImportError:
         return False
     return True
+
+
+def _public_halves(paths: Sequence[Path]) -> list[bytes]:
+    """What an agent's keys are compared with: PATH.pub, or the public half that stands in the key file itself."""
+    found: list[bytes] = []
+    for path in paths:
+        public = path.with_name(f"{path.name}.pub")
+        with contextlib.suppress(
+            asyncssh.KeyImportError, OSError
+        ):  # an old format that hides it: not in the agent then
+            found.append(asyncssh.read_public_key(public if public.exists() else path).public_data)
+    return found
 
 
 def _with_certificate(path: Path, unlocked: dict[Path, asyncssh.SSHKey]) -> Any:

@@ -52,6 +52,10 @@ class LinkLost(LinkError):
     """The link broke while something was under way; what was asked for may or may not have happened."""
 
 
+class SessionRefused(BoxError):
+    """The box is up and grants no further session on this connection."""
+
+
 class CommandTimedOut(BoxError):
     """A command on the box took longer than it was allowed; it was told to stop, and may run on."""
 

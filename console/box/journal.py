@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from console.box.errors import BoxError, LinkError
+from console.box.errors import BoxError, LinkError, SessionRefused
 from console.box.seam import Seam
 from console.box.target import Scope
 from console.box.values import Record
@@ -224,6 +224,9 @@ async def follow(
                         yield records
         except LinkError:
             continue  # wait_up tells a link that will come back from one that was closed
+        except SessionRefused:
+            await asyncio.sleep(LONGEST_PAUSE_S)
+            continue
         # journalctl ends by itself when files are vacuumed under it, and when somebody kills it: a normal event
         failures = 0 if came else failures + 1
         if failures == FAILURES_BEFORE_TIME:

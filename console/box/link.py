@@ -84,12 +84,15 @@ class LinkKeeper:
                 raise
             self._set_state("LOST", reason=str(error))
         self._keeper = asyncio.create_task(self._keep(), name=f"link to {self._target.name}")
+        self._keeper.add_done_callback(self._keeper_ended)
 
     async def close(self) -> None:
         """End it within about a second, whatever state the link is in."""
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
+            if not self._keeper.cancelled():
+                self._keeper.result()  # it ends by itself only through an error of ours
         if self._link is not None:
             self._link.ssh.close()
             closing = asyncio.create_task(self._link.ssh.wait_closed())
@@ -98,6 +101,12 @@ class LinkKeeper:
         self._drop()
         self._set_state("CLOSED")
         self._up.set()
+
+    def _keeper_ended(self, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled():
+            self._drop()
+            self._set_state("CLOSED", reason=f"{keeper.exception()!r}")
+            self._up.set()
 
     async def _log_in(self) -> None:
         self._set_state("CONNECTING", reason=self.state.reason)

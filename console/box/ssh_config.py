@@ -27,6 +27,7 @@ class SshSettings:
     port: int
     user: str
     identity_files: tuple[Path, ...]
+    identities_only: bool
     known_hosts: tuple[Path, ...]
     host_key_alias: str | None
     proxy_jump: tuple[str, ...]
@@ -60,6 +61,7 @@ def read_settings(files: Sequence[Path], host: str, user: str | None, port: int 
         port=cast("int", config.get("Port", DEFAULT_PORT)),
         user=string("User") or getpass.getuser(),
         identity_files=tuple(Path(name).expanduser() for name in strings("IdentityFile", DEFAULT_KEYS)),
+        identities_only=cast("bool", config.get("IdentitiesOnly", False)),
         known_hosts=tuple(Path(name).expanduser() for name in known_hosts),
         host_key_alias=string("HostKeyAlias"),
         proxy_jump=tuple(hop.strip() for hop in jump.split(",")) if jump else (),

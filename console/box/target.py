@@ -28,6 +28,8 @@ class Target:
     """Private keys to offer, those of them that exist."""
     only_these_keys: bool = False
     """True: offer `identity_files` and nothing else (no agent); each of them must exist."""
+    identities_only: bool = False
+    """True: of the agent's keys, offer only those that `identity_files` name."""
     known_hosts: tuple[Path, ...] = ()
     """Further known_hosts files, the user's and the system's; files that do not exist count as empty."""
     ssh_config: tuple[Path, ...] = ()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 from embedded_box import EmbeddedBox, Operator
 
 from console.box.connection import connect
-from console.box.errors import BoxError, HostUnknown, KeyFileError, LinkError, LoginRefused
+from console.box.errors import BoxError, HostKeyUnknown, HostUnknown, KeyFileError, LinkError, LoginRefused
 from console.box.target import Target
 from console.box.timing import Timing
 
@@ -128,3 +131,71 @@ async def test_a_name_that_does_not_resolve_is_an_unknown_host_and_the_nearest_i
     error = await refusal(replace(target, address="gpu-0l.invalid", name="gpu-0l", listed=False, near="gpu-01"))
     assert isinstance(error, HostUnknown) and error.exit_code == 2
     assert "did you mean gpu-01?" in str(error)
+
+
+@pytest.fixture
+async def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asyncssh.SSHAgentClient]:
+    """A real ssh-agent, empty."""
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("no ssh-agent here")
+    socket = tmp_path / "agent"
+    process = await asyncio.create_subprocess_exec("ssh-agent", "-D", "-a", str(socket), stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()  # it listens by the time it says where
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    client = await asyncssh.connect_agent(str(socket))
+    yield client
+    client.close()
+    process.terminate()
+    await process.wait()
+
+
+async def test_the_agents_keys_are_offered_unless_one_key_was_named(
+    embedded: EmbeddedBox, target: Target, tmp_path: Path, agent: asyncssh.SSHAgentClient
+) -> None:
+    await agent.add_keys([embedded.client_key])
+    async with await connect(replace(target, identity_files=(), only_these_keys=False)):
+        assert embedded.logins == ["ops"]
+    other = tmp_path / "other"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(other)
+    assert isinstance(await refusal(replace(target, identity_files=(other,))), LoginRefused)
+
+
+async def test_identities_only_offers_of_the_agents_keys_those_that_are_named(
+    embedded: EmbeddedBox, locked: Target, tmp_path: Path, agent: asyncssh.SSHAgentClient
+) -> None:
+    await agent.add_keys([embedded.client_key])
+    strict = replace(locked, only_these_keys=False, identities_only=True)
+    other = tmp_path / "other"
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(other)
+    assert isinstance(await refusal(replace(strict, identity_files=(other,))), LoginRefused)
+    embedded.client_key.write_public_key(tmp_path / "locked.pub")
+    async with await connect(strict) as connection:  # locked on disk, open in the agent
+        assert (await connection.run(["true"])).exit_status == 0
+
+
+async def test_a_proxy_command_is_used_and_the_host_key_is_checked_all_the_same(
+    embedded: EmbeddedBox, target: Target, tmp_path: Path
+) -> None:
+    bridge = tmp_path / "bridge.py"
+    bridge.write_text(BRIDGE)
+    config = tmp_path / "config"
+    config.write_text(f"Host behind\n  ProxyCommand {sys.executable} {bridge} {embedded.port}\n")
+    behind = replace(target, ssh_name="behind", address="behind", ssh_config=(config,), proxy_command=True)
+    assert isinstance(await refusal(behind), HostKeyUnknown) and embedded.logins == []
+    behind = replace(behind, host_key_alias="127.0.0.1")
+    config.write_text(config.read_text() + "  HostKeyAlias 127.0.0.1\n")
+    async with await connect(behind) as connection:
+        assert (await connection.run(["echo", "there"])).stdout == b"there\n"
+
+
+BRIDGE = """
+import os, socket, sys, threading
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+def back():
+    while data := sock.recv(65536):
+        os.write(1, data)
+threading.Thread(target=back, daemon=True).start()
+while data := os.read(0, 65536):
+    sock.sendall(data)
+"""
