@@ -89,8 +89,8 @@ class LogView(ScrollView, can_focus=True):
         count, rows = len(self.buffer), self.size.height
         if self.following and count:
             self._cursor = self.buffer.number_at(count - 1)
-            self._top = self._number_at(max(0, count - rows))
-        place = self._top_place
+            self._top = self._number_at(count - 1)
+        place = min(self._top_place, max(0, count - rows))  # no free rows while there are records above
         self._top = self._number_at(place)
         self._rows_free = count - place < rows
         self.virtual_size = Size(self.size.width, count)

@@ -1,0 +1,69 @@
+"""A console opened on a recorded host, and how tests look at it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from console.snapshot import Snapshot
+from console.tui.app import ConsoleApp
+from tests.tui.recorded import RecordedHost, snapshot, write_playbooks
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> RecordedHost:
+    """A recorded host with three playbooks, one of them broken."""
+    return RecordedHost(catalogue=write_playbooks(tmp_path / "playbooks"))
+
+
+@asynccontextmanager
+async def opened(
+    host: RecordedHost, size: tuple[int, int] = (120, 40), *, first: Snapshot | None = None, **options: Any
+) -> AsyncIterator[Pilot[None]]:
+    """The console on `host`, its first Snapshot shown."""
+    app = ConsoleApp(host, **options)
+    async with app.run_test(size=size) as pilot:
+        shown = first or snapshot(time.monotonic(), wall_s=time.time())
+        host.push(shown)
+        await until(pilot, lambda: app.session.snapshot is shown)
+        await settled(pilot)
+        yield pilot
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Everything known is on screen."""
+    console_of(pilot)._paint()
+    await pilot.pause()
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
+    """Wait until `condition` holds; fails after a deadline that a busy machine still makes."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("it did not come to that:\n" + "\n".join(lines(pilot)))
+        await pilot.pause(0.02)
+
+
+def console_of(pilot: Pilot[None]) -> ConsoleApp:
+    """The app, as what it is."""
+    assert isinstance(pilot.app, ConsoleApp)
+    return pilot.app
+
+
+def lines(pilot: Pilot[None]) -> list[str]:
+    """The rows of the screen in front, as text."""
+    return [strip.text for strip in pilot.app.screen._compositor.render_strips()]
+
+
+def text(pilot: Pilot[None]) -> str:
+    """The whole screen in front, as text."""
+    return "\n".join(lines(pilot))
