@@ -131,7 +131,7 @@ async def _check_model_folder(connection: Connection, folder: str) -> None:
 async def _build_release(at: Places, release: str, files: Mapping[str, bytes], interpreter: Interpreter) -> None:
     """Files, virtual environment, what is missing from it; the marker last, so that a torn release is made anew."""
     await _must(at.connection, ["rm", "-rf", "--", release], "clear away an interrupted install")
-    await _must(at.connection, ["mkdir", "-p", "-m", "700", "--", at.layout.releases], "make the folder of releases")
+    await _make_folders(at.connection, at.layout.share, at.layout.releases)
     programs = frozenset(name for name in files if name.startswith("agent/"))
     await at.connection.upload_tree(files, release, executable=programs)
     venv = f"{release}/venv"
@@ -147,6 +147,10 @@ async def _build_release(at: Places, release: str, files: Mapping[str, bytes], i
     missing = unmet(requirements(), interpreter.packages)
     if missing:
         await _add_packages(at, interpreter, f"{venv}/bin/python", missing)
+    if at.layout.scope == "system":  # the engine cannot write there, and would compile itself at every start
+        await _must(
+            at.connection, [f"{venv}/bin/python", "-m", "compileall", "-q", f"{release}/app"], "compile the source"
+        )
     card = {"release": posixpath.basename(release), "python": interpreter.path, "added": sorted(missing.values())}
     await at.connection.upload(json.dumps(card, indent=2).encode() + b"\n", f"{release}/{COMPLETE}")
 
@@ -187,8 +191,7 @@ async def _first_settings(at: Places, request: InstallRequest, release: str) -> 
     if request.model is None and not drafter and await connection.exists(f"{release}/{SHIPPED_DRAFTER}/config.json"):
         drafter = f"{layout.current}/{SHIPPED_DRAFTER}"
     text = request.compose(model, drafter).encode()
-    for folder in (layout.config, layout.generations, layout.state, layout.runs):
-        await _must(connection, ["mkdir", "-p", "-m", "700", "--", folder], f"make {folder}")
+    await _make_folders(connection, layout.config, layout.generations, layout.state, layout.runs)
     await connection.upload(text, f"{layout.generations}/0000.toml")
     line = {
         "event": "installed",
@@ -227,6 +230,7 @@ async def _write_unit(at: Places, request: InstallRequest) -> bool:
     """The unit file or service.json; true when it was not there like that before."""
     layout = at.layout
     if layout.scope == "supervisor":
+        await _make_folders(at.connection, layout.state, posixpath.dirname(layout.supervised), layout.supervised)
         return await _write(
             at.connection,
             f"{layout.supervised}/service.json",
@@ -248,9 +252,7 @@ async def _write(connection: Connection, path: str, text: str) -> bool:
         if await connection.read(path) == text.encode():
             return False
     except NoSuchFile:
-        await _must(
-            connection, ["mkdir", "-p", "-m", "700", "--", posixpath.dirname(path)], f"make the folder of {path}"
-        )
+        await _must(connection, ["mkdir", "-p", "--", posixpath.dirname(path)], f"make the folder of {path}")
     await connection.upload(text.encode(), path)
     return True
 
@@ -312,6 +314,11 @@ async def _must(connection: Connection, argv: Sequence[str], what: str, *, mend:
         said = _last_line(done.stderr) or f"exit status {done.exit_status}"
         raise InstallError(f"could not {what}: {said}", where=connection.target.name, mend=mend)
     return done.stdout
+
+
+async def _make_folders(connection: Connection, *folders: str) -> None:
+    """Folders that only the login may enter; each level is named, since `-p` gives the mode to the last one alone."""
+    await _must(connection, ["mkdir", "-p", "-m", "700", "--", *folders], f"make {folders[-1]}")
 
 
 def _last_line(output: bytes) -> str:

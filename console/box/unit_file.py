@@ -24,7 +24,7 @@ def command(layout: Layout) -> list[str]:
 
 def environment(layout: Layout) -> dict[str, str]:
     """What the engine's process gets besides what the manager gives."""
-    own = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    own = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
     if layout.scope == "system":  # everything else is read-only to it
         own.update(HOME=layout.state, XDG_CACHE_HOME=CACHE_PARENT)
     return own
