@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 from collections.abc import Mapping
@@ -85,11 +86,18 @@ async def server_info(service: Service, instruments: Instruments, request: Reque
             },
             "window": instruments.telemetry.last_window,
             "speculation": asdict(instruments.acceptance.figures()),
-            "host": asdict(instruments.host.host()),
-            "process": asdict(instruments.host.process()),
-            "gpus": [asdict(gpu) for gpu in instruments.host.gpus()],
+            **await asyncio.to_thread(box_figures, instruments.host),  # a driver may take its time to answer
         }
     )
+
+
+def box_figures(sampler: HostSampler) -> dict[str, Any]:
+    """`{"host", "process", "gpus"}` now."""
+    return {
+        "host": asdict(sampler.host()),
+        "process": asdict(sampler.process()),
+        "gpus": [asdict(gpu) for gpu in sampler.gpus()],
+    }
 
 
 def identity(service: Service) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -215,7 +216,7 @@ def _sentence(kind: type[BaseModel], fault: str, location: tuple[int | str, ...]
         name = str(location[-1])
         if name in UNSUPPORTED and len(location) == 1:
             neutral = UNSUPPORTED[name]
-            return f"{path}: this engine does not support it" + (f" (only {neutral[0]!r})" if neutral else "")
+            return f"{path}: this engine does not support it" + (f" (only {json.dumps(neutral[0])})" if neutral else "")
         close = difflib.get_close_matches(name, kind.model_fields, n=1) if len(location) == 1 else []
         return f"{path}: unknown parameter" + (f"; the nearest known one is {close[0]}" if close else "")
     text = message.removeprefix("Value error, ")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -253,6 +254,9 @@ def test_several_requests_at_once_wait_their_turn_and_all_get_their_own_answer(s
         assert list(pool.map(ask, CASES)) == [True] * len(CASES)
 
 
+LONG = {"prompt": [9], "max_tokens": 1000, "ignore_eos": True, "speculation": {"mode": "off"}}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_pages(server: Server, stream: bool) -> None:
     def pages_used() -> int:
@@ -260,22 +264,40 @@ def test_a_client_that_leaves_frees_its_pages(server: Server, stream: bool) -> N
 
     assert pages_used() == 0
     before = len(server.records("request"))
-    body = {"prompt": [9], "max_tokens": 1000, "ignore_eos": True, "stream": stream, "speculation": {"mode": "off"}}
-    leave_early(server, body, once=lambda: pages_used() > 0)
+    with asking(server, {**LONG, "stream": stream}):
+        eventually(lambda: pages_used() > 0)
     eventually(lambda: pages_used() == 0)
     record = eventually(lambda: server.records("request")[before:])[0]
     assert record["finish"] == "cancelled"
     assert int(record["output_tokens"]) < 1000
 
 
-def leave_early(server: Server, body: dict[str, Any], once: Callable[[], bool]) -> None:
-    """Send a request over a bare socket and close it when `once` holds."""
+def test_the_request_after_a_full_queue_is_refused_and_the_queue_empties_when_clients_leave(server: Server) -> None:
+    def load() -> tuple[int, int]:
+        requests = server.get("/server_info").json()["requests"]
+        return requests["running"], requests["queued"]
+
+    with contextlib.ExitStack() as clients:
+        for _ in range(65):
+            clients.enter_context(asking(server, LONG))
+        eventually(lambda: load() == (1, 64))
+        refused = server.post("/v1/completions", {"prompt": [9], "max_tokens": 1})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+    assert refused.json()["error"]["type"] == "rate_limit_error"
+    assert int(refused.headers["retry-after"]) > 0
+    eventually(lambda: load() == (0, 0))
+    assert server.post("/v1/completions", {"prompt": [9], "max_tokens": 1}).status_code == 200
+
+
+@contextlib.contextmanager
+def asking(server: Server, body: dict[str, Any]) -> Iterator[None]:
+    """A client that sends a request over a bare socket, never reads, and leaves at the end."""
     address = urlsplit(server.url)
     content = json.dumps(body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Length: {len(content)}\r\n\r\n"
     with socket.create_connection((address.hostname, address.port), timeout=10.0) as connection:
         connection.sendall(head.encode() + content)
-        eventually(once)
+        yield
 
 
 def test_trees_show_the_accepted_path(server: Server) -> None:

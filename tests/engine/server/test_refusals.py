@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from engine_process import Server
+from engine_process import Server, eventually
 
 DATA = Path(__file__).parents[2] / "data" / "tiny-ddtree"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -53,7 +53,14 @@ def with_key(server: Server, path: str, body: Any, key: str = "Bearer s3cret") -
             "max_token",
             "known one is max_tokens",
         ),
-        (COMPLETIONS, {"prompt": "a", "n": 2}, 400, "unsupported_parameter", "n", "n: this engine does not support it"),
+        (
+            COMPLETIONS,
+            {"prompt": "a", "n": 2},
+            400,
+            "unsupported_parameter",
+            "n",
+            "n: this engine does not support it (only 1)",
+        ),
         (COMPLETIONS, {"prompt": "a", "n": True}, 400, "unsupported_parameter", "n", "n:"),
         (COMPLETIONS, {"prompt": "a", "logprobs": 2}, 400, "unsupported_parameter", "logprobs", "logprobs:"),
         (
@@ -184,6 +191,7 @@ def test_a_refusal_is_logged_by_name_and_without_what_the_client_sent(server: Se
     before = len(server.records("refused"))
     server.post(COMPLETIONS, {"prompt": "my secret words", "once upon a time": 1, "top_k": "many"})
     server.post(COMPLETIONS, {"prompt": "my secret words", "best_of": 9})
+    eventually(lambda: len(server.records("refused")) == before + 2)
     first, second = server.records("refused")[before:]
     assert (first["status"], first["code"]) == ("400", "unknown_parameter")
     assert "param" not in first
