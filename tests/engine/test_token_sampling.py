@@ -32,16 +32,14 @@ def test_a_sampled_run_with_drafts_is_the_sampled_autoregressive_run(
     tiny: Callable[..., Runtime], expected: dict[str, Any], sampling: Sampling
 ) -> None:
     runtime = tiny()
-    drafted = 0
-    for prompt in (PROMPT, expected["cases"][4]["prompt"]):
-        plain = generate(runtime, prompt, sampling, Speculation("off"), max_tokens=60)
-        greedy = generate(runtime, prompt, Sampling(), Speculation("off"), max_tokens=60)
-        assert plain.token_ids != greedy.token_ids
-        for speculation in DRAFTING:
-            answer = generate(runtime, prompt, sampling, speculation, max_tokens=60)
-            assert answer.token_ids == plain.token_ids
-            drafted += sum(answer.commit_lengths) - answer.steps
-    assert drafted > 20
+    case, drafted = expected["cases"][4], 0
+    plain = generate(runtime, case["prompt"], sampling, Speculation("off"), max_tokens=60)
+    assert plain.token_ids != case["autoregressive"][:60]
+    for speculation in DRAFTING:
+        answer = generate(runtime, case["prompt"], sampling, speculation, max_tokens=60)
+        assert answer.token_ids == plain.token_ids
+        drafted += sum(answer.commit_lengths) - answer.steps
+    assert drafted > 10
 
 
 def test_a_seed_repeats_and_another_seed_or_none_does_not(tiny: Callable[..., Runtime]) -> None:
