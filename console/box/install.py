@@ -297,15 +297,24 @@ async def uninstall(connection: Connection, manager: ServiceManager) -> AsyncIte
     folders = [layout.share, layout.config, layout.state]
     present = [folder for folder in folders if await connection.exists(folder)]
     await _must(connection, ["rm", "-rf", "--", *folders], "remove the files")
-    if layout.scope != "system":  # parents that were made for this and are empty now go too; those of the system stay
-        parents = [
-            posixpath.relpath(posixpath.dirname(folder), connection.home) for folder in (*folders, layout.unit_file)
-        ]
-        tidy = ["env", "-C", connection.home, "rmdir", "-p", "--ignore-fail-on-non-empty", "--"]
-        for parent in parents:
-            if await connection.exists(f"{connection.home}/{parent}"):
-                await _must(connection, [*tidy, parent], "remove empty folders")
-    yield Progress("files", ", ".join(present) + " removed" if present else "no files were there", bool(present))
+    await _remove_empty_folders(connection, layout)
+    text = ", ".join(present) + " removed" if present else "no files were there"
+    if await connection.exists(layout.cache):
+        text += f"; downloads stay in {layout.cache}"
+    yield Progress("files", text, bool(present))
+
+
+async def _remove_empty_folders(connection: Connection, layout: Layout) -> None:
+    """Parents that an install made and that hold nothing else; in a system's own folders only the empty cache."""
+    tidy = ["rmdir", "--ignore-fail-on-non-empty"]
+    if layout.scope == "system":
+        if await connection.exists(layout.cache):
+            await _must(connection, [*tidy, "--", layout.cache], "remove the empty cache")
+        return
+    for path in (layout.share, layout.config, layout.state, layout.unit_file):
+        parent = posixpath.relpath(posixpath.dirname(path), connection.home)
+        if await connection.exists(f"{connection.home}/{parent}"):
+            await _must(connection, ["env", "-C", connection.home, *tidy, "-p", "--", parent], "remove empty folders")
 
 
 async def _must(connection: Connection, argv: Sequence[str], what: str, *, mend: str | None = None) -> bytes:

@@ -17,6 +17,8 @@ class Layout:
     share: str
     config: str
     state: str
+    cache: str
+    """Downloads; outlives an uninstall."""
     units: str
     """Where the unit file goes; unused for the supervisor."""
     unit: str
@@ -64,12 +66,15 @@ class Layout:
 def layout_for(scope: Scope, home: str, unit: str) -> Layout:
     """The layout of an installation in `scope` for a login whose home folder is `home`."""
     if scope == "system":
-        return Layout(scope, "/opt/ddtree", "/etc/ddtree", "/var/lib/ddtree", "/etc/systemd/system", unit)
+        return Layout(
+            scope, "/opt/ddtree", "/etc/ddtree", "/var/lib/ddtree", "/var/cache/ddtree", "/etc/systemd/system", unit
+        )
     return Layout(
         scope,
         share=f"{home}/.local/share/ddtree",
         config=f"{home}/.config/ddtree",
         state=f"{home}/.local/state/ddtree",
+        cache=f"{home}/.cache/ddtree",
         units=f"{home}/.config/systemd/user",
         unit=unit,
     )
