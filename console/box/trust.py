@@ -113,19 +113,17 @@ class KeyWitness(asyncssh.SSHClient):
 
 
 def host_key_algorithms(known: KnownKeys) -> str | Sequence[str]:
-    """The order in which to ask for host key types: those already known first, then the rest.
+    """The order in which to ask for host key types: those already known first, then the rest in OpenSSH's order.
 
-    The rest is asked for too, so that a server which now has another type of key is recognised as changed,
-    instead of failing with "no matching host key type".
+    The rest is asked for too, so that a server which now has another type of key is recognised as changed, instead of
+    failing with "no matching host key type"; and in that order, so that the fingerprint of a new host is the one that
+    `ssh` shows.
     """
     trusted, authorities, _ = known.for_handshake()
-    if authorities or not trusted:
-        return "default"
-    first: dict[str, None] = {}
-    for key in trusted:
-        for algorithm in key.sig_algorithms:
-            first.setdefault(algorithm.decode("ascii"))
-    return [*first, *(name for name in _PLAIN_ALGORITHMS if name not in first)]
+    if authorities:
+        return "default"  # certificates before plain keys
+    first = [algorithm.decode("ascii") for key in trusted for algorithm in key.sig_algorithms]
+    return list(dict.fromkeys([*first, *_PLAIN_ALGORITHMS]))
 
 
 _PLAIN_ALGORITHMS = (

@@ -128,6 +128,11 @@ class Box:
         _until(lambda: self._pid_or_none() not in (None, before), "the box to go down and come up", self)
         self._wait_ready()
 
+    def restart_sshd(self) -> None:
+        """Have sshd read its keys and settings again; open sessions live on."""
+        self.run(["systemctl", "restart", "ssh"])
+        _until(self._answers, "sshd to listen again", self)
+
     def make_reachable(self, path: Path) -> None:
         """Let every user of the box walk to `path` (which must lie outside /tmp and /run)."""
         for folder in (path, *path.parents):
@@ -191,6 +196,9 @@ class Box:
         said = self.run(["systemctl", "is-system-running"], check=False).stdout.decode().strip()
         if said not in ("running", "degraded"):
             return False
+        return self._answers()
+
+    def _answers(self) -> bool:
         with socket.socket() as sock:
             return sock.connect_ex((self.address, self.port)) == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from box_machine import Box
 from link_proxy import LinkProxy, eventually
 
 from console.box.connection import Connection, connect
-from console.box.errors import CommandTimedOut
+from console.box.errors import CommandTimedOut, SessionRefused
 from console.box.stream import Stream
 from console.box.target import Target
 from console.box.timing import Timing
@@ -62,6 +63,14 @@ async def test_leaving_a_stream_leaves_nothing_running(box: Box, ops: Connection
     async with ops.stream(["sh", "-c", "echo up; exec sleep 4711"]) as stream:
         assert [line async for line in _first(stream)] == [b"up"]
     await eventually(lambda: box.run(["pgrep", "-f", "sleep 4711"], check=False).returncode == 1)
+
+
+async def test_a_session_too_many_is_refused_by_name_and_breaks_nothing(ops: Connection) -> None:
+    async with AsyncExitStack() as stack:
+        with pytest.raises(SessionRefused, match="MaxSessions"):
+            for _ in range(11):  # sshd grants ten
+                await stack.enter_async_context(ops.stream(["sleep", "60"]))
+    assert (await ops.run(["true"])).exit_status == 0
 
 
 async def test_systemctl_user_works_over_the_connection(ops: Connection) -> None:

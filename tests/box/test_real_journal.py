@@ -34,12 +34,14 @@ def say(box: Box, name: str, lines: list[str]) -> None:
 
 
 @asynccontextmanager
-async def following(connection: Connection, of: JournalSource, **options: str) -> AsyncIterator[list[Record]]:
+async def following(
+    connection: Connection, of: JournalSource, cursor: str | None = None
+) -> AsyncIterator[list[Record]]:
     """What `follow` has given out so far, in a list that grows."""
     records: list[Record] = []
 
     async def collect() -> None:
-        async for batch in follow(connection, of, pause_s=0.02, **options):
+        async for batch in follow(connection, of, cursor=cursor, pause_s=0.02):
             records.extend(batch)
 
     async with asyncio.TaskGroup() as group:  # a follower that fails ends the test

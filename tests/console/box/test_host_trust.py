@@ -101,6 +101,15 @@ async def test_the_known_type_is_asked_for_when_the_server_has_several(embedded:
         assert embedded.logins == ["ops"]
 
 
+async def test_a_new_host_is_shown_by_the_key_that_openssh_would_show(embedded: EmbeddedBox, target: Target) -> None:
+    await embedded.stop()
+    embedded.host_keys = [asyncssh.generate_private_key("ecdsa-sha2-nistp256"), *embedded.host_keys]
+    await embedded.listen()
+    with pytest.raises(HostKeyUnknown) as caught:
+        await connect(knowing(replace(target, port=embedded.port)))
+    assert caught.value.key_type == "ssh-ed25519"
+
+
 async def test_a_revoked_key_is_refused_even_where_it_is_also_trusted(embedded: EmbeddedBox, target: Target) -> None:
     key = embedded.host_keys[0]
     knowing(target, line(target, key), line(target, key, marker="@revoked ", name="*"))
