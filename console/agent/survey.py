@@ -149,6 +149,19 @@ def port_owner(port: int) -> dict[str, Any] | None:
     return {"pid": None, "command": None}
 
 
+def engines() -> list[dict[str, Any]]:
+    """Engines of ours that run on this machine, by command line, whoever started them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has ended
+        if any(words[at : at + 3] == [b"-m", b"engine", b"serve"] for at in range(len(words))):
+            found.append({"pid": int(path.parts[2]), "command": b" ".join(words).decode("utf-8", "replace").strip()})
+    return found
+
+
 def memory() -> dict[str, int]:
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return {
@@ -181,6 +194,7 @@ def main() -> int:
         "disk_free_bytes": free_bytes(args.disk),
         "gpus": gpus(),
         "memory": memory(),
+        "engines": engines(),
         "port": {"number": args.port, "owner": port_owner(args.port)} if args.port else None,
         "cache": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
     }

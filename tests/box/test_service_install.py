@@ -11,6 +11,7 @@ import pytest
 from box_machine import Box
 
 from console.box.connection import Connection
+from console.box.doctor import examine
 from console.box.install import InstallError, InstallRequest, Progress, install, uninstall
 from console.box.journal import read_journal
 from console.box.layout import layout_for
@@ -262,3 +263,18 @@ async def test_a_unit_that_gave_up_is_its_own_state_and_starts_again_when_asked(
     await manager.wait(lambda now: now.state in ("stopped", "failed"), 15)
     await connection.run(["rm", layout.unit_file])
     await connection.run(reload)
+
+
+async def test_the_doctor_looks_at_a_real_box_before_and_after_an_install(box: Box, ops: Connection) -> None:
+    manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
+    before = {(check.group, check.name): check for check in await examine(ops, manager)}
+    assert before["service", "linger"].verdict == before["journal", "access"].verdict == "pass"
+    assert before["service", "state"].text == "the engine is not installed"
+    await installed(ops, manager, request_for(box, 18807))
+    after = {(check.group, check.name): check for check in await examine(ops, manager)}
+    assert after["python", "torch"].verdict == "pass", after["python", "torch"]
+    assert after["drafter", "fit"].verdict == "pass", after["drafter", "fit"]
+    assert after["service", "state"].text == "stopped"
+    assert [check.name for check in after.values() if check.verdict == "fail"] == []
+    async for _ in uninstall(ops, manager):
+        pass

@@ -1,0 +1,299 @@
+"""What would stop the engine from working on a box, each finding with its mend. Looking is apart from judging."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from console.box.connection import Connection
+from console.box.errors import BoxError, NoSuchFile
+from console.box.facts import BoxFacts
+from console.box.interpreter import survey
+from console.box.layout import Layout
+from console.box.model_check import ModelFolders, judge_model
+from console.box.release import requirements, unmet
+from console.box.services import ServiceManager
+from console.box.values import ServiceState
+
+Verdict = Literal["pass", "warn", "fail"]
+DISK_LEAST_BYTES = 500_000_000  # a release, its journal and runs
+DISK_LOW_BYTES = 5_000_000_000
+SLOW_LINK_MS = 300.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. `mend` is what to do about it, a command where there is one; None where all is well."""
+
+    group: str
+    name: str
+    verdict: Verdict
+    text: str
+    mend: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """One row of `ddtree doctor --json`."""
+        return {"group": self.group, "name": self.name, "verdict": self.verdict, "text": self.text, "mend": self.mend}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was seen on the box. `survey` is agent/survey.py's object; `settings` the tables of engine.toml."""
+
+    facts: BoxFacts
+    latency_ms: float | None
+    layout: Layout
+    service: ServiceState | str
+    """A string is why the manager did not answer."""
+    survey: Mapping[str, Any]
+    settings: Mapping[str, Any] | str | None
+    """None: no file; a string: why it cannot be read."""
+    model: ModelFolders | None
+
+
+async def examine(connection: Connection, manager: ServiceManager) -> tuple[Check, ...]:
+    """Look at the box and judge. Raises BoxError only where it cannot be looked at at all."""
+    return judge(await look(connection, manager))
+
+
+async def look(connection: Connection, manager: ServiceManager) -> Findings:
+    """Everything the checks are made of; changes nothing on the box."""
+    layout = manager.layout
+    service: ServiceState | str
+    try:
+        service = await manager.state()
+    except BoxError as error:
+        service = str(error)
+    settings = await _settings(connection, layout)
+    server = settings.get("server", {}) if isinstance(settings, Mapping) else {}
+    arguments = [
+        "--packages",
+        ",".join(requirements()),
+        "--import-torch",
+        "--disk",
+        "~",
+        "--port",
+        str(server.get("port", 8765)),
+    ]
+    if await connection.exists(layout.python):
+        arguments += ["--python", layout.python]
+    model = settings.get("model", {}) if isinstance(settings, Mapping) else {}
+    return Findings(
+        facts=connection.facts,
+        latency_ms=connection.state.latency_ms,
+        layout=layout,
+        service=service,
+        survey=await survey(connection, *arguments),
+        settings=settings,
+        model=await _model_folders(connection, model) if model.get("path") else None,
+    )
+
+
+async def _settings(connection: Connection, layout: Layout) -> Mapping[str, Any] | str | None:
+    try:
+        return tomllib.loads((await connection.read(layout.settings)).decode())
+    except NoSuchFile:
+        return None
+    except ValueError as error:
+        return str(error)
+
+
+async def _model_folders(connection: Connection, model: Mapping[str, Any]) -> ModelFolders:
+    path, drafter = str(model["path"]), str(model.get("drafter", ""))
+    index = await _json(connection, f"{path}/model.safetensors.index.json")
+    shards = sorted(set((index or {}).get("weight_map", {}).values())) or ["model.safetensors"]
+    return ModelFolders(
+        path=path,
+        config=await _json(connection, f"{path}/config.json"),
+        missing_shards=tuple([shard for shard in shards if not await connection.exists(f"{path}/{shard}")]),
+        has_tokenizer=await connection.exists(f"{path}/tokenizer.json"),
+        drafter=drafter,
+        drafter_config=await _json(connection, f"{drafter}/config.json") if drafter else None,
+    )
+
+
+async def _json(connection: Connection, path: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(await connection.read(path))
+    except (NoSuchFile, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# --- judging: functions of the findings
+
+
+def judge(found: Findings) -> tuple[Check, ...]:
+    """Every check, in the order in which one depends on the other."""
+    return (
+        *_link(found),
+        *_manager(found),
+        *_journal(found),
+        *_python(found),
+        *_service(found),
+        *(Check(*row) for row in (judge_model(found.model) if found.model else ())),
+        *_port(found),
+        *_machine(found),
+    )
+
+
+def _link(found: Findings) -> list[Check]:
+    latency = found.latency_ms
+    speed = "connected" if latency is None else f"connected, {latency:.0f} ms a round trip"
+    slow = latency is not None and latency > SLOW_LINK_MS
+    checks = [Check("link", "ssh", "warn" if slow else "pass", speed, "figures will come late" if slow else None)]
+    if found.facts.greeting:
+        checks.append(
+            Check(
+                "link",
+                "login shell",
+                "fail",
+                f"prints {found.facts.greeting[:60]!r} before every command",
+                f"let the shell's start files of {found.facts.user} print nothing when there is no terminal",
+            )
+        )
+    return checks
+
+
+def _manager(found: Findings) -> list[Check]:
+    facts, scope = found.facts, found.layout.scope
+    if scope == "supervisor":
+        return [Check("service", "manager", "pass", "agent/supervise.py, for boxes without systemd")]
+    if facts.systemd_version is None:
+        return [Check("service", "manager", "fail", f"no systemd for a {scope} unit", "use --scope supervisor")]
+    checks = [Check("service", "manager", "pass", f"systemd {facts.systemd_version}, {scope} unit")]
+    if scope == "user":
+        enable = f"loginctl enable-linger {facts.user}"
+        if not facts.has_runtime_dir:
+            checks.append(Check("service", "user manager", "fail", f"there is no {facts.runtime_dir}", enable))
+        lingers = bool(found.survey["linger"])
+        text = "the service outlives the login" if lingers else "the service would end with the last login"
+        checks.append(Check("service", "linger", "pass" if lingers else "fail", text, None if lingers else enable))
+    return checks
+
+
+def _journal(found: Findings) -> list[Check]:
+    if found.layout.scope == "supervisor":
+        return [Check("journal", "access", "pass", "kept by the supervisor")]
+    journal, user = found.survey["journal"], found.facts.user
+    own = found.layout.scope == "user"
+    readable = own or journal["readable"]
+    join = None if readable else f"sudo usermod -aG systemd-journal {user}, then log in again"
+    checks = [
+        Check(
+            "journal",
+            "access",
+            "pass" if readable else "fail",
+            f"{user} {'can' if readable else 'cannot'} read it",
+            join,
+        )
+    ]
+    if not journal["persistent"]:
+        keep = "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald"
+        what = "a user's own journal needs it on disk" if own and not journal["readable"] else "a reboot loses it"
+        checks.append(Check("journal", "storage", "fail" if own and not journal["readable"] else "warn", what, keep))
+    return checks
+
+
+def _python(found: Findings) -> list[Check]:
+    usable = [one for one in found.survey["interpreters"] if "version" in one.get("torch", {})]
+    if not usable:
+        seen = [
+            f"{one['path']}: {one.get('error') or one.get('torch', {}).get('error', 'no torch')}"
+            for one in found.survey["interpreters"]
+        ]
+        mend = "install torch for a Python of 3.11 or newer, or name one: ddtree install --python PATH"
+        return [Check("python", "torch", "fail", "; ".join(seen) or "no Python of 3.11 or newer", mend)]
+    one = usable[0]
+    torch = one["torch"]
+    checks = [
+        Check(
+            "python",
+            "torch",
+            "pass",
+            f"{one['path']}: torch {torch['version']}, CUDA {torch['cuda'] or 'not built in'}",
+        )
+    ]
+    if found.survey["gpus"] and not torch["gpus"]:
+        checks.append(
+            Check(
+                "python", "CUDA", "fail", "there are GPUs, and torch sees none", "install a torch built for this driver"
+            )
+        )
+    missing = unmet(requirements(), one["packages"])
+    if missing:
+        mend = f"{one['path']} -m pip install {' '.join(sorted(missing))}, or let `ddtree install` fetch them"
+        checks.append(Check("python", "packages", "warn", f"lacks {', '.join(sorted(missing))}", mend))
+    return checks
+
+
+def _service(found: Findings) -> list[Check]:
+    if isinstance(found.service, str):
+        return [Check("service", "state", "fail", found.service, "see the checks above")]
+    now = found.service
+    if now.state == "not-installed":
+        return [Check("service", "state", "warn", "the engine is not installed", "ddtree install HOST")]
+    checks: list[Check] = []
+    if isinstance(found.settings, str):
+        checks.append(
+            Check("service", "settings", "fail", f"{found.layout.settings}: {found.settings}", "mend the file's TOML")
+        )
+    elif found.settings is None:
+        checks.append(
+            Check("service", "settings", "fail", f"there is no {found.layout.settings}", "ddtree install HOST")
+        )
+    mends = {
+        "failed": "ddtree logs HOST tells why, then ddtree start HOST",
+        "start-limit-hit": "ddtree logs HOST tells why, then ddtree start HOST",
+        "start-timeout": "ddtree logs HOST tells in which phase of loading",
+        "stuck-in-stop": "the process does not react to SIGKILL: reboot the box",
+        "restarting": "it fails again and again: ddtree logs HOST tells why",
+    }
+    mend = mends.get(now.state)
+    checks.append(Check("service", "state", "fail" if mend else "pass", now.state, mend))
+    return checks + [
+        Check(
+            "service",
+            "stray engine",
+            "fail",
+            f"process {one['pid']} belongs to no unit: {one['command']}",
+            f"kill {one['pid']}",
+        )
+        for one in found.survey["engines"]
+        if one["pid"] != now.main_pid
+    ]
+
+
+def _port(found: Findings) -> list[Check]:
+    port, owner = found.survey["port"]["number"], found.survey["port"]["owner"]
+    if owner is None:
+        return [Check("port", str(port), "pass", "free")]
+    ours = found.service.main_pid if isinstance(found.service, ServiceState) else None
+    if ours is not None and owner["pid"] in (None, ours):
+        return [Check("port", str(port), "pass", "the engine listens")]
+    who = "a process of another user" if owner["pid"] is None else f"process {owner['pid']}: {owner['command']}"
+    return [Check("port", str(port), "fail", f"held by {who}", "stop it, or ddtree restart HOST --set port=N")]
+
+
+def _machine(found: Findings) -> list[Check]:
+    free = found.survey["disk_free_bytes"]
+    enough: Verdict = "fail" if free < DISK_LEAST_BYTES else "warn" if free < DISK_LOW_BYTES else "pass"
+    checks = [Check("disk", "home", enough, f"{free / 1e9:.1f} GB free", None if enough == "pass" else "make room")]
+    gpus = found.survey["gpus"]
+    if not gpus:
+        return [
+            *checks,
+            Check("gpus", "nvidia", "warn", "none found: the engine runs on the processor", "fine for a trial"),
+        ]
+    for gpu in gpus:
+        text = (
+            f"{gpu['name']}, driver {gpu['driver_version']}, {gpu['memory.used']} of {gpu['memory.total']} MiB in use"
+        )
+        lazy = gpu["persistence_mode"] == "Disabled"
+        checks.append(
+            Check("gpus", gpu["index"], "warn" if lazy else "pass", text, "sudo nvidia-smi -pm 1" if lazy else None)
+        )
+    return checks
