@@ -42,7 +42,13 @@ def _confirmed(screen: Screen[Any], session: Session, playbook: Playbook, values
         return
     chosen = dict(values)
     if not playbook.restarts_service:
-        perform(screen, session, session.run_playbook(playbook, chosen))
+        perform(screen, session, _shown_run(screen, session, playbook, chosen))
         return
     question = host_question(session, f"Run {playbook.title}?", effect_sentences(playbook), "Run it")
-    ask_first(screen, session, question, lambda: session.run_playbook(playbook, chosen))
+    ask_first(screen, session, question, lambda: _shown_run(screen, session, playbook, chosen))
+
+
+async def _shown_run(screen: Screen[Any], session: Session, playbook: Playbook, values: Mapping[str, Any]) -> None:
+    """Run it, and show it wherever it was started from."""
+    await screen.app.run_action("app.go('playbooks')")
+    await session.run_playbook(playbook, values)

@@ -117,15 +117,8 @@ class ServiceScreen(ConsoleScreen):
         self._form.focus_rows()
 
     def action_apply(self) -> None:
-        """Ask, then apply the plan that is shown."""
-        plan = self._plan
-        if self._form.form.faults or self._fault is not None:
-            self.session.note("info", "not applied: the form holds a value that cannot be")
-        elif plan is None or not plan.differences:
-            self.session.note("info", "nothing to apply: no setting differs from the file")
-        else:
-            chosen = plan
-            ask_first(self, self.session, _apply_question(chosen, self.session), lambda: self.session.apply(chosen))
+        """Ask, then apply what the form says now: the plan is made afresh, since the last one may be older."""
+        self.run_worker(self._plan_then_ask(), group="plan", exclusive=True, exit_on_error=False)
 
     def action_service(self, verb: str) -> None:
         """Start at once; stop and restart after a question."""
@@ -154,6 +147,16 @@ class ServiceScreen(ConsoleScreen):
 
     def _ask_plan(self) -> None:
         self.run_worker(self._make_plan(), group="plan", exclusive=True, exit_on_error=False)
+
+    async def _plan_then_ask(self) -> None:
+        await self._make_plan()
+        plan = self._plan
+        if plan is None:
+            self.session.note("info", "not applied: the form holds a value that cannot be")
+        elif not plan.differences:
+            self.session.note("info", "nothing to apply: no setting differs from the file")
+        else:
+            ask_first(self, self.session, _apply_question(plan, self.session), lambda: self.session.apply(plan))
 
     async def _make_plan(self) -> None:
         """What the form as it stands would change; a finished change makes room for it."""

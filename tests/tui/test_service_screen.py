@@ -1,0 +1,202 @@
+"""Service: the form, the plan beside it, the question before it, the phases after it, and the history."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Button, Input
+
+from console.deployment.change import Outcome
+from console.tui.screens.confirm import ConfirmScreen
+from console.tui.screens.service import ServiceScreen
+from console.tui.widgets.change_report import changes_back_to
+from console.tui.widgets.form_view import FormView
+from tests.tui.conftest import console_of, opened, settled, text, until
+from tests.tui.recorded import HISTORY, RecordedHost, snapshot
+
+
+async def open_service(pilot: Pilot[None]) -> FormView:
+    """The Service screen with the settings of the recorded box in it."""
+    await pilot.press("2")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ServiceScreen) and "page_size" in text(pilot))
+    return pilot.app.screen.query_one(FormView)
+
+
+async def put(pilot: Pilot[None], name: str, value: str) -> None:
+    """Type a value into a field, as an operator does."""
+    form = pilot.app.screen.query_one(FormView)
+    rows = [row if isinstance(row, str) else row.name for row in form.form.rows()]
+    form._rows.move_to(rows.index(name))
+    await pilot.press("enter")
+    form.query_one(Input).value = value
+    await pilot.press("enter")
+    await settled(pilot)
+
+
+async def asked(pilot: Pilot[None], *keys: str) -> ConfirmScreen:
+    """Press keys until a question stands on the screen."""
+    await pilot.press(*keys)
+    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen))
+    await pilot.pause()
+    assert isinstance(pilot.app.screen, ConfirmScreen)
+    return pilot.app.screen
+
+
+async def test_the_form_shows_the_value_the_one_in_force_and_the_help(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        form = await open_service(pilot)
+        row = next(line for line in text(pilot).splitlines() if "block_size" in line)
+        assert row.split("│")[0].split() == ["block_size", "0", "in", "force", "16"]
+        rows = [row if isinstance(row, str) else row.name for row in form.form.rows()]
+        form._rows.move_to(rows.index("page_size"))
+        await settled(pilot)
+        assert "tokens in one page of the KV pool" in text(pilot)
+        assert "1 to 256" in text(pilot)
+
+
+async def test_a_change_shows_its_diff_capacity_and_what_is_cut_off(host: RecordedHost) -> None:
+    async with opened(host, (160, 45)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        await until(pilot, lambda: "page_size  16 → 64" in text(pilot) and "will be cut off" in text(pilot))
+        assert "tokens × 23,040 B" in text(pilot)
+        assert "1 request in flight will be cut off" in text(pilot)
+        assert host.calls == []
+
+
+async def test_a_value_out_of_range_is_refused_beside_its_field_and_nothing_is_applied(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "page_size", "512")
+        assert "512" in text(pilot)
+        await until(pilot, lambda: "256" in text(pilot) and "cannot be applied" in text(pilot))
+        await pilot.press("ctrl+s")
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, ServiceScreen)
+        assert host.calls == []
+
+
+async def test_undo_gives_the_old_value_back(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        form = await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        await pilot.press("u")
+        assert form.form.edits == {}
+
+
+async def test_the_question_says_host_and_consequences_and_enter_cancels(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        await until(pilot, lambda: "16 → 64" in text(pilot))
+        question = await asked(pilot, "ctrl+s")
+        assert "gpu-01 [LAB]" in text(pilot)
+        assert "page_size: 16 to 64" in text(pilot)
+        assert "will be cut off" in text(pilot)
+        assert question.focused is question.query_one("#confirm-no", Button)
+        await pilot.press("enter")
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, ServiceScreen)
+        assert host.calls == []
+
+
+async def test_an_applied_change_goes_through_its_phases_to_the_outcome(host: RecordedHost) -> None:
+    async with opened(host, (160, 45)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        await until(pilot, lambda: "16 → 64" in text(pilot))
+        await asked(pilot, "ctrl+s")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "soak" in text(pilot))
+        await pilot.press("1")  # leaving does not stop it
+        host.gate.set()
+        await until(pilot, lambda: console_of(pilot).session.change.outcome is not None)  # type: ignore[union-attr]
+        await pilot.press("2")
+        await until(pilot, lambda: "Confirmed: the new settings are in force." in text(pilot))
+        assert "1.1 s  loading weights" in text(pilot)
+        assert host.calls == [("apply", (("page_size", 64),))]
+
+
+async def test_a_rollback_tells_the_engines_own_line_and_stays_unread(host: RecordedHost) -> None:
+    line = "context_length 65536 needs 4,096 pages, 512 fit"
+    host.outcome = Outcome("rolled_back", "r5", reason=line)
+    host.gate.set()
+    async with opened(host, (160, 45)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "context_length", "65536")
+        await until(pilot, lambda: "8192 → 65536" in text(pilot))
+        await asked(pilot, "ctrl+s")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "Rolled back: the old settings serve again." in text(pilot))
+        assert line in text(pilot)
+        assert console_of(pilot).session.happenings.unread == 1
+
+
+async def test_an_opener_pressed_twice_gives_one_dialog_and_one_restart(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        await open_service(pilot)
+        await asked(pilot, "r", "r")
+        assert len([s for s in pilot.app.screen_stack if isinstance(s, ConfirmScreen)]) == 1
+        await pilot.press("right", "enter", "enter")
+        await until(pilot, lambda: host.calls)
+        await settled(pilot)
+        assert host.calls == [("service", "restart")]
+
+
+async def test_stopping_a_production_host_needs_its_name_typed(host: RecordedHost) -> None:
+    production = snapshot(time.monotonic(), wall_s=time.time(), tag="PROD")
+    async with opened(host, (120, 45), first=production) as pilot:
+        await open_service(pilot)
+        question = await asked(pilot, "x")
+        yes = question.query_one("#confirm-yes", Button)
+        assert yes.disabled
+        question.query_one(Input).value = "gpu-02"
+        await pilot.pause()
+        assert yes.disabled
+        question.query_one(Input).value = "gpu-01"
+        await until(pilot, lambda: not yes.disabled)
+        yes.press()
+        await until(pilot, lambda: host.calls == [("service", "stop")])
+
+
+@pytest.mark.parametrize("keys", [("s",), ("x",), ("r",)])
+async def test_a_read_only_console_changes_nothing_and_says_why(host: RecordedHost, keys: tuple[str, ...]) -> None:
+    async with opened(host, (120, 45), read_only=True) as pilot:
+        await open_service(pilot)
+        await pilot.press(*keys)
+        await until(pilot, lambda: console_of(pilot).session.happenings.unread == 1)
+        assert "read-only" in console_of(pilot).session.happenings.items[0].text
+        assert isinstance(pilot.app.screen, ServiceScreen)
+        assert host.calls == []
+
+
+async def test_the_history_opens_a_generation_and_takes_it_back_to_the_form(host: RecordedHost) -> None:
+    async with opened(host, (80, 24)) as pilot:
+        form = await open_service(pilot)
+        await pilot.press("h")
+        await until(pilot, lambda: "rolled back" in text(pilot))
+        await pilot.press("down", "down", "b")
+        await settled(pilot)
+        assert form.form.edits == {"page_size": "64"}
+
+
+def test_going_back_undoes_every_later_change_that_was_confirmed() -> None:
+    assert changes_back_to(HISTORY, 3) == {}
+    assert changes_back_to(HISTORY, 1) == {"page_size": "64"}  # generation 2 was rolled back: nothing to undo
+    assert changes_back_to(HISTORY, 0) == {"page_size": "64", "tree_budget": "32"}
+
+
+async def test_what_was_typed_survives_a_new_reading_of_the_box(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        form = await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        now = time.monotonic()
+        one = snapshot(now, wall_s=time.time())
+        assert one.service is not None
+        host.push(replace(one, service=replace(one.service, invocation="another")))
+        await until(pilot, lambda: console_of(pilot).session.snapshot.service.invocation == "another")  # type: ignore[union-attr]
+        await settled(pilot)
+        assert form.form.edits == {"page_size": "64"}
