@@ -187,9 +187,8 @@ class Host:
     def _watch(self) -> Watch:
         return Watch(self.site, tag=self.target.tag)
 
-    @contextmanager
-    def _changing(self, verb: str, *, detail: str | None = None) -> Iterator[_Act]:
-        """The gate that everything goes through that changes the box, and the record of how it ended."""
+    def permit(self, verb: str) -> None:
+        """The gate that everything goes through that changes the box. Raises UsageError read-only, LinkError unless LIVE."""
         if self.read_only:
             raise UsageError(f"{verb} is refused: read-only", where=self.name)
         link = self.site.connection.state
@@ -197,21 +196,27 @@ class Host:
             raise LinkError(
                 f"{verb} is refused: the link is {link.name}", where=self.name, mend="wait until it is LIVE"
             )
+
+    @contextmanager
+    def _changing(self, verb: str, *, detail: str | None = None) -> Iterator[_Act]:
+        """Something that changes the box, if it may, and the record of how it ended."""
+        self.permit(verb)
         act = _Act()
         try:
             yield act
         except BaseException as error:
-            act.ended(str(error) or type(error).__name__, act.request_id)
+            # Who has heard the end of a stream may leave it: that is no other end.
+            act.result = act.result or str(error) or type(error).__name__
             raise
         finally:
-            self._audit(Entry(self.name, verb, act.result, act.request_id, detail))
+            self._audit(Entry(self.name, verb, act.result or "unknown", act.request_id, detail))
 
 
 class _Act:
     """How something that changes the box ended."""
 
     def __init__(self) -> None:
-        self.result = "unknown"
+        self.result: str | None = None
         self.request_id: str | None = None
 
     def ended(self, result: str, request_id: str | None = None) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from console.errors import ExitCode
 from console.host import Host
 from console.snapshot import Snapshot
-from console.verbs.samples import figures_in_words
+from console.verbs.samples import rates_in_words
 from console.verbs.verb import Session
 from console.verbs.words import printable
 
@@ -37,7 +37,7 @@ def news(before: Snapshot | None, now: Snapshot) -> Iterator[str]:
         if old_settings and old_settings.get(name) != value:
             yield f"setting {name} is now {value}"
     if now.sample and (before is None or before.sample is not now.sample):
-        yield figures_in_words(now.sample)
+        yield rates_in_words(now.sample)
     known = {alarm.code for alarm in before.alarms} if before else set()
     for alarm in now.alarms:
         if alarm.code not in known:

@@ -83,7 +83,7 @@ async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:
     if not plan.differences:
         raise UsageError("changes nothing: these values are in force already", where=call.verb.name)
     call.tell(plan_text(plan, style))
-    if plan.restarts and not await _agreed(call, host, "Apply?"):
+    if not await _agreed(call, host, "Apply?"):
         return ExitCode.INTERRUPTED
     async for item in host.apply(plan):
         if isinstance(item, Outcome):
@@ -94,6 +94,7 @@ async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:
 
 
 async def _agreed(call: Call, host: Host, question: str) -> bool:
+    host.permit(call.verb.name)  # no question about what would be refused
     return await confirm(call, question, type_name=host.name if host.target.production else None)
 
 

@@ -9,7 +9,7 @@ from console.box.values import LinkState
 from console.errors import ExitCode
 from console.snapshot import GpuFigures, KvFigures, Snapshot
 from console.verbs.on_host import on_host
-from console.verbs.samples import figures_in_words
+from console.verbs.samples import rates_in_words
 from console.verbs.service import service_json, service_text
 from console.verbs.verb import Call
 from console.verbs.words import Style, gigabytes, printable
@@ -48,7 +48,7 @@ def status_text(snapshot: Snapshot, style: Style) -> str:
         lines.append(("engine", _engine_words(snapshot)))
     if snapshot.sample:
         at = f"   (window of {snapshot.sample.time})" if snapshot.sample.time else ""
-        lines.append(("now", figures_in_words(snapshot.sample) + at))
+        lines.append(("now" if snapshot.engine else "last", rates_in_words(snapshot.sample) + at))
         if snapshot.sample.stages_ms:
             stages = "   ".join(f"{stage} {ms:.1f}" for stage, ms in snapshot.sample.stages_ms.items())
             lines.append(("stages", f"{stages}   ms a step"))
