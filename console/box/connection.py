@@ -7,9 +7,9 @@ out by looking.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -17,8 +17,9 @@ import asyncssh
 
 from console.box import transfer
 from console.box.credentials import Credentials
-from console.box.errors import CommandTimedOut, LinkError, LinkLost, SessionRefused, TransferError
+from console.box.errors import BoxError, CommandTimedOut, LinkError, LinkLost, SessionRefused, TransferError
 from console.box.facts import FACTS_ARGV, BoxFacts, parse_facts
+from console.box.forwards import Forwards
 from console.box.link import LinkKeeper
 from console.box.prompts import Prompts
 from console.box.stream import Stream, signal_name, stop_process
@@ -68,8 +69,7 @@ class Connection:
         self._facts: BoxFacts | None = None
         self._sftp: tuple[asyncssh.SSHClientConnection, asyncssh.SFTPClient] | None = None
         self._sftp_lock = asyncio.Lock()
-        self._forwards: dict[int, tuple[asyncssh.SSHClientConnection, int]] = {}  # port there -> (link, port here)
-        self._forward_lock = asyncio.Lock()
+        self._forwards = Forwards(target.name)
         self._slots = asyncio.Semaphore(COMMANDS_AT_ONCE)
 
     # The link
@@ -122,12 +122,14 @@ class Connection:
         if found.exit_status is None and found.signal is None:
             raise LinkLost("the link broke right after the login", where=self.target.name)
         self._facts = parse_facts(found.stdout, self.target.name)
-        for port in tuple(self._forwards):
-            await self._listen(ssh, port)
+        await self._forwards.renew(ssh)
 
     async def _ping(self, ssh: asyncssh.SSHClientConnection) -> None:
-        sftp = await self._sftp_on(ssh)
-        await sftp.realpath(".")
+        try:
+            await (await self._sftp_on(ssh)).realpath(".")
+        except transfer.SESSION_ENDED:
+            self._sftp = None  # the next one opens a new session
+            raise
 
     # Commands
 
@@ -165,7 +167,7 @@ class Connection:
             signal=signal,
         )
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def stream(self, argv: Sequence[str]) -> AsyncIterator[Stream]:
         """Run a command and follow its output; leaving the context tells it to stop.
 
@@ -249,12 +251,15 @@ class Connection:
             async with self._files(folder) as sftp:
                 await transfer.move_tree(sftp, part, folder, files)
         finally:
-            if self.state.name in ("LIVE", "DEGRADED"):
+            with contextlib.suppress(BoxError):  # what went wrong before is what the operator should read
                 await self.run(["rm", "-rf", "--", part])
 
     async def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
         """At most `limit` bytes of a file there, from `offset` on; b"" at its end. Raises NoSuchFile, TransferError."""
-        async with self._files(path, limit or 0) as sftp:
+        if limit is None:
+            async with self._files(path) as sftp:
+                size = (await sftp.stat(path)).size or 0
+        async with self._files(path, size if limit is None else limit) as sftp:
             return await transfer.read_file(sftp, path, offset, limit)
 
     async def exists(self, path: str) -> bool:
@@ -270,7 +275,7 @@ class Connection:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
             raise TransferError(f"{argv[0]} failed there: {said[-1] if said else done.exit_status}", where=path)
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def _files(self, path: str, size: int = 0) -> AsyncIterator[asyncssh.SFTPClient]:
         """An SFTP session for work on `path`, bounded in time; its errors become TransferError or LinkLost."""
         ssh = self.link.ssh()
@@ -283,6 +288,8 @@ class Connection:
                 "the transfer takes too long", where=path, mend="is the disk or the network stuck?"
             ) from error
         except (asyncssh.Error, OSError) as error:
+            if isinstance(error, transfer.SESSION_ENDED):
+                self._sftp = None  # the next one opens a new session
             if ssh.is_closed() or isinstance(error, OSError | asyncssh.DisconnectError):
                 raise LinkLost("the link broke during a file transfer", where=path) from error
             raise transfer.transfer_error(error, path) from error
@@ -303,24 +310,7 @@ class Connection:
     async def forward(self, port: int) -> int:
         """A port on this machine's loopback that leads to 127.0.0.1:`port` on the box.
 
-        It is the same port for the life of the connection where that is possible, put up again after each reconnect;
+        It is the same one for the life of the connection where that is possible, put up again after each reconnect;
         ask again before each use. Nothing listens on it while the link is down. Raises LinkError.
         """
-        ssh = self.link.ssh()
-        async with self._forward_lock:
-            if port not in self._forwards or self._forwards[port][0] is not ssh:
-                await self._listen(ssh, port)
-            return self._forwards[port][1]
-
-    async def _listen(self, ssh: asyncssh.SSHClientConnection, port: int) -> None:
-        last = self._forwards[port][1] if port in self._forwards else 0
-        try:
-            try:
-                listener = await ssh.forward_local_port("127.0.0.1", last, "127.0.0.1", port)
-            except OSError:
-                if not last:
-                    raise
-                listener = await ssh.forward_local_port("127.0.0.1", 0, "127.0.0.1", port)  # somebody took the old one
-        except (asyncssh.Error, OSError) as error:
-            raise LinkError(f"no forward to port {port}: {error}", where=self.target.name) from error
-        self._forwards[port] = ssh, listener.get_port()
+        return await self._forwards.local_port(self.link.ssh(), port)

@@ -190,11 +190,13 @@ class LinkKeeper:
                 if not ping.done():
                     self._set_state("DEGRADED", reason=f"no answer for {self._timing.slow_s:g} s")
                 await ping
+                self._set_state("LIVE", latency_ms=(time.monotonic() - started_s) * 1000.0)
             except (asyncssh.Error, OSError, BoxError):
-                return await self._closed(link)
+                if link.ssh.is_closed():
+                    return await self._closed(link)
+                self._set_state("LIVE")  # the link is up; there is only nothing to measure it by
             finally:
                 ping.cancel()
-            self._set_state("LIVE", latency_ms=(time.monotonic() - started_s) * 1000.0)
             await asyncio.sleep(self._timing.heartbeat_s)
 
     async def _given_up(self) -> str:

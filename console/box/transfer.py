@@ -13,7 +13,7 @@ import asyncssh
 
 from console.box.errors import LinkLost, NoSuchFile, TransferError
 
-PIECE_BYTES = 256 * 1024
+SESSION_ENDED = (asyncssh.SFTPNoConnection, asyncssh.SFTPConnectionLost)
 
 
 async def put_file(sftp: asyncssh.SFTPClient, data: bytes, path: str, mode: int) -> None:
@@ -92,8 +92,8 @@ def transfer_error(error: Exception, path: str) -> TransferError | LinkLost:
         return NoSuchFile("no such file or folder on the box", where=path)
     if isinstance(error, asyncssh.SFTPPermissionDenied):
         return TransferError("permission denied on the box", where=path)
-    if isinstance(error, asyncssh.SFTPNoConnection | asyncssh.SFTPConnectionLost):
-        return LinkLost("the link broke during a file transfer", where=path)
+    if isinstance(error, SESSION_ENDED):
+        return LinkLost("the SFTP session ended during a file transfer", where=path)
     return TransferError(
         str(error) or "the box gives no reason", where=path, mend="is the disk full, or the path a folder?"
     )
