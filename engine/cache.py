@@ -76,12 +76,9 @@ class PageTable:
         missing = -(-tokens // self._pool.page_size) - len(self.pages)
         if missing > 0:
             taken = self._pool.take(missing)
+            following = self.pages[-1] + 1 if self.pages else taken[0] if taken else 0
+            self._consecutive = self._consecutive and taken == list(range(following, following + len(taken)))
             self.pages += taken
-            self._consecutive = (
-                self.pages == list(range(self.pages[0], self.pages[0] + len(self.pages)))
-                if taken
-                else self._consecutive
-            )
             offsets = torch.arange(self._pool.page_size)
             fresh = torch.tensor(taken, dtype=torch.int64)[:, None] * self._pool.page_size + offsets
             self._slots = torch.cat((self._slots, fresh.flatten()))
@@ -102,7 +99,7 @@ class PageTable:
         """Give every page back."""
         self._pool.give_back(self.pages)
         self.pages = []
-        self._slots = self._slots[:0]
+        self._consecutive, self._slots = True, self._slots[:0]
 
 
 class KvStore:

@@ -76,7 +76,7 @@ def read_drafter_config(folder: Path, target: ModelConfig) -> DrafterConfig:
     """Read and check. Raises EngineError: not a DFlash drafter, or one that does not fit `target`."""
     where = str(folder)
     raw = read_json(folder / "config.json")
-    own = raw.get("dflash_config", {})
+    own = raw.get("dflash_config") or {}
     _refuse_other_kinds(raw, own, where)
     sizes = _sizes(raw, where)
     _must_equal("hidden size", sizes["hidden_size"], target.hidden_size, where)
@@ -96,7 +96,7 @@ def read_drafter_config(folder: Path, target: ModelConfig) -> DrafterConfig:
         heads=sizes["num_attention_heads"],
         kv_heads=raw.get("num_key_value_heads") or sizes["num_attention_heads"],
         head_dim=raw.get("head_dim") or sizes["hidden_size"] // sizes["num_attention_heads"],
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rms_norm_eps=float(raw.get("rms_norm_eps") or 1e-6),
         rope=read_rope(raw, where=where),
         vocab_size=sizes["vocab_size"],
         attention_bias=bool(raw.get("attention_bias", False)),

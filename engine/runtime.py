@@ -155,6 +155,11 @@ def settings_in_force(
     token_bytes = kv_bytes_per_token(target, drafter, dtype)
     pages = pool_pages(config, context_length, lookahead, token_bytes, memory_bytes)
     capacity = pages * config.kv.page_size
+    if capacity * token_bytes > memory_bytes:
+        raise EngineError(
+            f"pages = {config.kv.pages} take {capacity * token_bytes:,} bytes, and {memory_bytes:,} are free",
+            mend=f"lower it to {memory_bytes // (token_bytes * config.kv.page_size)}",
+        )
     if capacity < context_length:
         if config.context.context_length:
             raise EngineError(

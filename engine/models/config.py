@@ -70,7 +70,7 @@ def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool, att
     `raw` may nest the language model under `text_config`. `qk_norm` and `attention_bias` are the family's: the
     latter is what an unsaid `attention_bias` means. Raises EngineError for missing keys and unsupported features.
     """
-    text = {**raw, **raw.get("text_config", {})}
+    text = language_model(raw)
     keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     missing = [key for key in keys if not isinstance(text.get(key), int)]
     if missing:
@@ -92,8 +92,8 @@ def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool, att
         heads=heads,
         kv_heads=kv_heads,
         head_dim=text.get("head_dim") or text["hidden_size"] // heads,
-        rms_norm_eps=float(text.get("rms_norm_eps", 1e-6)),
-        max_position_embeddings=int(text.get("max_position_embeddings", 2048)),
+        rms_norm_eps=float(text.get("rms_norm_eps") or 1e-6),
+        max_position_embeddings=int(text.get("max_position_embeddings") or 2048),
         rope=read_rope(text, where=where),
         tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
         attention_bias=bool(text.get("attention_bias", attention_bias)),
@@ -104,9 +104,14 @@ def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool, att
     )
 
 
+def language_model(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of the language model: models of several parts nest it under `text_config`."""
+    return {**raw, **(raw.get("text_config") or {})}
+
+
 def architecture_name(raw: Mapping[str, Any]) -> str:
     """What config.json calls the architecture: the first of `architectures`, else `model_type`."""
-    names = raw.get("architectures") or raw.get("text_config", {}).get("architectures")
+    names = raw.get("architectures") or language_model(raw).get("architectures")
     return str(names[0] if names else raw.get("model_type", "unnamed"))
 
 

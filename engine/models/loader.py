@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from engine.errors import EngineError
 from engine.models import llama, qwen3
-from engine.models.config import ModelConfig, architecture_name, read_json
+from engine.models.config import ModelConfig, architecture_name, language_model, read_json
 from engine.models.decoder import Decoder
 
 FAMILIES: tuple[ModuleType, ...] = (llama, qwen3)
@@ -35,7 +35,7 @@ _DERIVED = ("rotary_emb.inv_freq",)  # old checkpoints store these; they follow 
 def read_model_config(folder: Path) -> ModelConfig:
     """The target's config, whatever form it is written in. Raises EngineError for an architecture not known here."""
     raw = read_json(folder / "config.json")
-    names = {architecture_name(raw), raw.get("model_type"), raw.get("text_config", {}).get("model_type")}
+    names = {architecture_name(raw), raw.get("model_type"), language_model(raw).get("model_type")}
     for family in FAMILIES:
         if names & set(family.ARCHITECTURES):
             return family.read_config(raw, str(folder))

@@ -288,6 +288,7 @@ def test_the_runtime_tells_what_it_came_to(tiny: Callable[..., Runtime]) -> None
             {"context_length": 100, "page_size": 8, "pages": 12},
             "context_length = 100 is more than the 96 tokens the KV pool holds; lower it to 96, or raise pages",
         ),
+        ({"pages": 10**12}, f"pages = {10**12} take {10**12 * 16 * 2048:,} bytes, and "),
     ],
 )
 def test_a_context_nothing_holds_is_refused_with_both_numbers(

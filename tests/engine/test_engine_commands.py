@@ -158,6 +158,24 @@ def test_bad_input_to_generate_is_one_line_and_status_2(
     assert err.count("\n") == 1 and "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("[kv]\npage_sise = 4", "[kv]: unknown setting page_sise; the nearest known one is page_size in [kv]"),
+        ("[kv]\npage_size = 300", "[kv]: page_size = 300 is outside 1-256"),
+        ("[speculation]\nmode = 'ddtree'", '[speculation]: mode = "ddtree" needs a drafter'),
+    ],
+)
+def test_settings_that_cannot_be_served_are_one_line_and_status_2(
+    tiny_folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]], lines: str, says: str
+) -> None:
+    settings = tmp_path / "engine.toml"
+    settings.write_text(f'[model]\npath = "{tiny_folder / "target"}"\n{lines}\n')
+    status, out, err = run("serve", "--config", settings)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"{settings} {says}") and err.count("\n") == 1
+
+
 def test_an_unknown_command_is_one_line_and_status_2(run: Callable[..., tuple[int, str, str]]) -> None:
     status, _, err = run("generat")
     assert status == 2

@@ -139,7 +139,7 @@ def test_the_older_config_form_gives_the_same_model(
     rope = config.pop("rope_parameters")
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = None if rope["rope_type"] == "default" else {"type": rope.pop("rope_type"), **rope}
-    config["torch_dtype"] = config.pop("dtype")
+    config["torch_dtype"], config["text_config"] = config.pop("dtype"), None
     copy_model(path, tmp_path, config)
     older, newer = load_target(tmp_path, torch.float32), load_target(path, torch.float32)
     assert older.config == newer.config
