@@ -70,7 +70,10 @@ def _arguments(header: Mapping[str, Any]) -> argparse.Namespace:
 def _given(header: Mapping[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if os.environ.get("DDT_PARAMS"):
-        given = json.loads(Path(os.environ["DDT_PARAMS"]).read_text(encoding="utf-8"))
+        path = Path(os.environ["DDT_PARAMS"])
+        given = json.loads(path.read_text(encoding="utf-8"))
+        hidden = path.with_name("secrets.json")  # apart from the rest, and gone after the run
+        given.update(json.loads(hidden.read_text(encoding="utf-8")) if hidden.exists() else {})
     for pair in arguments.param:
         name, _, text = pair.partition("=")
         spec = header.get("params", {}).get(name, {"type": "str"})

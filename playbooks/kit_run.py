@@ -145,6 +145,6 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def distinct_bigrams(words: Sequence[Any]) -> float | None:
-    """Distinct pairs of neighbours over all pairs: near 0 for a loop; None below sixteen words."""
+    """Distinct pairs of neighbours over all pairs: near 0 for a loop; None below 25 words, where a loop cannot be told."""
     pairs = [(words[i], words[i + 1]) for i in range(len(words) - 1)]
-    return len(set(pairs)) / len(pairs) if len(pairs) >= 15 else None
+    return len(set(pairs)) / len(pairs) if len(pairs) >= 24 else None

@@ -94,6 +94,25 @@ def range_fault(param: Param, value: Any, names: Mapping[str, int | float]) -> s
     return None
 
 
+def within_bounds(param: Param, value: Any, names: Mapping[str, int | float]) -> Any:
+    """A default moved to the nearest value that its bounds allow; a list keeps each value once, in order."""
+    if param.type == "duration" or not param.numeric or range_fault(param, value, names) is None:
+        return value
+    try:
+        low, high = _limit(param.min, names), _limit(param.max, names)
+    except ExpressionError:
+        return value
+    if low is not None and high is not None and low > high:
+        return value
+    kind = int if param.type in ("int", "int_list") else float
+
+    def moved(one: int | float) -> int | float:
+        one = one if low is None else max(one, low)
+        return kind(one if high is None else min(one, high))
+
+    return list(dict.fromkeys(map(moved, value))) if isinstance(value, list | tuple) else moved(value)
+
+
 def number(param: Param, value: Any) -> int | float:
     """A value as a number for bounds and estimates: durations in seconds, others as they are."""
     if param.type == "duration":
@@ -157,8 +176,9 @@ def resolve_params(
 ) -> dict[str, Any]:
     """Every parameter with the value it will have: given (typed, or text from a command line), else its default.
 
-    `engine` holds what is known of the engine (`{"engine.max_context": 8192}`). Raises UsageError that names the
-    parameter, what is wrong with the value, and the nearest name for one that does not exist.
+    `engine` holds what is known of the engine (`{"engine.max_context": 8192}`). A default that passes a bound of this
+    engine's is moved to the bound, a value that was given is not. Raises UsageError that names the parameter, what is
+    wrong with the value, and the nearest name for one that does not exist.
     """
     known = {param.name: param for param in params}
     for name in given:
@@ -178,6 +198,8 @@ def resolve_params(
             values[param.name] = param.default
     names = {**expression_names(params, _well_typed(params, values)), **engine}
     for param in params:
+        if param.name not in given:
+            values[param.name] = within_bounds(param, values[param.name], names)
         value = values[param.name]
         fault = type_fault(param, value) or (range_fault(param, value, names) if param.numeric else None)
         if fault:

@@ -1,0 +1,140 @@
+"""The result of a run: its end as the box tells it, its verdict as the analysis gives it. A function of events and exit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from console.analysis.run_verdict import exit_code_of, verdict_of_run
+from console.errors import ExitCode
+from console.experiments.events import EventReader
+from console.experiments.follow import Ending
+
+_STATUS_OF_REASON = {"cancelled": "cancelled", "deadline": "deadline", "terminated": "terminated", "busy": "busy"}
+_EXIT_OF_STATUS = {"cancelled": 130, "deadline": 124, "terminated": 143, "lost": 1, "truncated": 1, "incomplete": 1}
+_HARD_KEYS = ("engine", "version", "settings_sha", "model", "drafter", "gpu")  # of the env event; measurement.md 4.8
+_HARD_PARAMS = ("kind", "tokens", "prompt", "first", "second")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `exit` is the exit status of `ddtree run`: the script's own, or the verdict's when it was done."""
+
+    status: str
+    exit: int
+    signal: str | None
+    message: str | None
+
+
+def outcome_of(events: Sequence[Mapping[str, Any]], reader: EventReader, ending: Ending) -> Outcome:
+    """What the run's own end, its numbering and exit.json say together, the worst word first.
+
+    Absence of `end` is a truncated run, never inferred from quiet; a gap in the numbers is an incomplete one.
+    """
+    ended = ending.exit or {}
+    last = next((event for event in reversed(events) if event.get("type") == "end"), None)
+    error = next((event for event in reversed(events) if event.get("type") == "error"), None)
+    message = None if error is None else str(error.get("msg"))
+    name, code = ended.get("signal"), ended.get("code")
+    if ending.state == "lost":
+        status, message = "lost", message or "the script and its runner are gone, and neither said why"
+    elif ended.get("reason") in _STATUS_OF_REASON:
+        status = _STATUS_OF_REASON[ended["reason"]]
+        if status == "busy":
+            message = f"another run has the engine: {ended.get('holder', 'unknown')}"
+    elif name is not None:
+        status, message = "killed", message or f"the script was ended by {name}"
+    elif last is None:
+        status, message = "truncated", message or f"the script ended with status {code} and no end event"
+    elif reader.gaps:
+        status, message = "incomplete", f"{len(reader.gaps)} events are missing, the first is number {reader.gaps[0]}"
+    else:
+        status = str(last.get("status", "done"))
+    return Outcome(status, _exit_of(status, code, name), name, message)
+
+
+def _exit_of(status: str, code: int | None, name: str | None) -> int:
+    if status in _EXIT_OF_STATUS and (code in (0, None) or status in ("cancelled", "deadline", "terminated")):
+        return _EXIT_OF_STATUS[status]
+    if code is not None:
+        return int(code)
+    return 128 + signal.Signals[name].value if name else 1
+
+
+def result_event(
+    run_id: str, playbook_id: str, events: Sequence[Mapping[str, Any]], reader: EventReader, ending: Ending
+) -> dict[str, Any]:
+    """The last event of every run: `{"type": "result", "run_id", "playbook", "status", "exit", "verdict", "fit", "levels",
+    "summary", "message"}`. A run that did not end well has no verdict, whatever it measured before."""
+    outcome = outcome_of(events, reader, ending)
+    summary = next((event.get("stats") for event in reversed(events) if event.get("type") == "summary"), None)
+    judged = judge(playbook_id, events) if outcome.status in ("done", "failed_check", "inconclusive") else None
+    verdict = _void(events, outcome) if outcome.status == "void" else None
+    exit_status = outcome.exit
+    if judged is not None:
+        verdict = {name: value for name, value in judged.items() if name not in ("fit", "levels")}
+        exit_status = int(exit_code_of(str(judged["class"]))) if outcome.exit == ExitCode.DONE else outcome.exit
+    return {
+        "type": "result",
+        "run_id": run_id,
+        "playbook": playbook_id,
+        "status": outcome.status,
+        "exit": exit_status,
+        "signal": outcome.signal,
+        "message": outcome.message,
+        "verdict": verdict,
+        "fit": judged.get("fit") if judged else None,
+        "levels": judged.get("levels", []) if judged else [],
+        "summary": summary,
+    }
+
+
+def _void(events: Sequence[Mapping[str, Any]], outcome: Outcome) -> dict[str, Any]:
+    """The verdict of a run that the script itself found contaminated."""
+    error: Mapping[str, Any] = next((event for event in reversed(events) if event.get("type") == "error"), {})
+    return {
+        "class": f"void:{error.get('code', 'contaminated')}",
+        "headline": outcome.message or "the run was contaminated",
+        "factors": None,
+        "warnings": [],
+        "next": "mend the cause and run again",
+    }
+
+
+def judge(playbook_id: str, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The script's own verdict where it gave one, else the analysis of its samples; None where it has neither."""
+    own = next((event for event in reversed(events) if event.get("type") == "verdict"), None)
+    if own is not None:
+        return {name: value for name, value in own.items() if name not in ("v", "seq", "t", "m", "type")}
+    if not any(event.get("type") == "sample" for event in events):
+        return None
+    return verdict_of_run(playbook_id, sample_rows(events), environment_of(events))
+
+
+def sample_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The requests that count for a verdict, in their order."""
+    samples = (event for event in events if event.get("type") == "sample" and isinstance(event.get("req"), Mapping))
+    return [dict(event["req"]) for event in samples if event.get("counts", True)]
+
+
+def environment_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The engine as the run found it; empty where it did not say."""
+    found = next((event for event in events if event.get("type") == "env"), {})
+    return {name: value for name, value in found.items() if name not in ("v", "seq", "t", "m", "type", "phase")}
+
+
+def comparable_key(playbook_id: str, version: str, events: Sequence[Mapping[str, Any]]) -> str:
+    """Two runs with one key measured the same thing the same way: engine, settings, model, GPUs, text and lengths."""
+    environment = environment_of(events)
+    hello = next((event for event in events if event.get("type") == "hello"), {})
+    params = hello.get("params") or {}
+    parts = {
+        "playbook": [playbook_id, version.split(".")[0]],
+        **{name: environment.get(name) for name in _HARD_KEYS},
+        **{name: params.get(name) for name in _HARD_PARAMS if name in params},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]

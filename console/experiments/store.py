@@ -1,0 +1,269 @@
+"""Every run this console has seen: event files as the truth, and a SQLite index over them that can be made anew.
+
+`runs/<run_id>/` holds run.json (what was asked for), script.py, events.jsonl (the very lines of the box, so that its
+size is the byte offset to go on from), and result.json once the run is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from console.errors import OperatorError, UsageError
+from console.experiments.events import EventReader, read_events
+from console.experiments.result import comparable_key
+from console.experiments.rows import env_rows, fit_row, point_rows, sample_rows
+from console.experiments.script.nearest import did_you_mean
+from console.experiments.tables import migrate
+from console.private_file import write_private
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is known of a run before its first event."""
+
+    id: str
+    playbook: str
+    version: str
+    script_sha: str
+    params: Mapping[str, Any]  # secrets left out
+    host: str
+    unit: str
+    started: str  # ISO 8601, UTC, of the console's clock
+    python: str = "python3"
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of the list of runs. `status` is `running` until a result is known."""
+
+    id: str
+    playbook: str
+    host: str
+    started: str
+    ended: str | None
+    status: str
+    exit: int | None
+    verdict_class: str | None
+    headline: str | None
+    comparable_key: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """One object of `ddtree runs --json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run with everything kept of it. `result` is None while it is not over, or was never followed to its end."""
+
+    record: RunRecord
+    events: tuple[dict[str, Any], ...]
+    result: dict[str, Any] | None
+
+
+class StoreError(OperatorError):
+    """The store on this machine cannot be used."""
+
+
+class Store:
+    """The store below one folder; use it as a context manager, or close it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._database = self._open()
+
+    @property
+    def runs_folder(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def database_file(self) -> Path:
+        return self.folder / "runs.db"
+
+    def _open(self) -> sqlite3.Connection:
+        os.close(os.open(self.database_file, os.O_CREAT | os.O_RDWR, 0o600))
+        database = sqlite3.connect(self.database_file, timeout=10.0)
+        try:
+            database.row_factory = sqlite3.Row
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA foreign_keys = ON")
+            migrate(database)
+        except (sqlite3.DatabaseError, ValueError) as error:
+            database.close()
+            raise StoreError(str(error), where=str(self.database_file), mend="move it away: it is made anew") from error
+        return database
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Writing
+
+    def begin(self, record: RunRecord, script: bytes) -> None:
+        """Keep what was asked for, before the first event."""
+        folder = self._folder(record.id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        write_private(folder / "run.json", json.dumps(asdict(record), indent=1))
+        write_private(folder / "script.py", script.decode("utf-8"))
+        with self._changing() as database:
+            _put_run(database, record)
+
+    def append(self, run_id: str, lines: bytes) -> None:
+        """Whole event lines, as they came."""
+        if lines:
+            descriptor = os.open(self._folder(run_id) / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "ab") as file:
+                file.write(lines)
+
+    def finish(self, run_id: str, result: Mapping[str, Any]) -> None:
+        """Keep a run's result event, and index what its events hold."""
+        write_private(self._folder(run_id) / "result.json", json.dumps(dict(result), indent=1))
+        self._index(run_id)
+
+    def _index(self, run_id: str) -> None:
+        stored = self._load(run_id)
+        with self._changing() as database:
+            _put_run(database, stored.record)
+            _put_events(database, run_id, stored.events)
+            if stored.result is not None:
+                _put_result(database, stored, stored.result)
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._database:
+                yield self._database
+        except sqlite3.Error as error:
+            raise StoreError(str(error), where=str(self.database_file)) from error
+
+    # Reading
+
+    def resume(self, run_id: str) -> tuple[list[dict[str, Any]], EventReader]:
+        """The events kept of a run, and a reader that goes on from where they end; both empty for a run not seen yet."""
+        path = self._folder(run_id) / "events.jsonl"
+        return read_events(path.read_bytes() if path.exists() else b"")
+
+    def has(self, run_id: str) -> bool:
+        """Whether this console knows the run."""
+        return (self._folder(run_id) / "run.json").exists()
+
+    def runs(self, *, playbook: str | None = None, host: str | None = None) -> tuple[RunSummary, ...]:
+        """Every run, newest first, those of one playbook or host if asked."""
+        rows = self._database.execute(
+            "SELECT id, playbook, host, started, ended, status, exit, verdict_class, verdict_json, comparable_key FROM run"
+            " WHERE (?1 IS NULL OR playbook = ?1) AND (?2 IS NULL OR host = ?2) ORDER BY started DESC, id DESC",
+            (playbook, host),
+        )
+        return tuple(_summary(row) for row in rows)
+
+    def show(self, name: str) -> StoredRun:
+        """The run with that id, with the only id that begins so, or the newest for `last`. Raises UsageError."""
+        ids = [summary.id for summary in self.runs()]
+        if name == "last" and ids:
+            return self._load(ids[0])
+        matching = [run_id for run_id in ids if run_id == name] or [run_id for run_id in ids if run_id.startswith(name)]
+        if len(matching) != 1:
+            what = f"{len(matching)} runs begin so" if matching else f"no such run{did_you_mean(name, ids)}"
+            raise UsageError(what, where=name, mend="ddtree runs lists them")
+        return self._load(matching[0])
+
+    def _load(self, run_id: str) -> StoredRun:
+        folder = self._folder(run_id)
+        record = RunRecord(**json.loads((folder / "run.json").read_text(encoding="utf-8")))
+        result_file = folder / "result.json"
+        result = json.loads(result_file.read_text(encoding="utf-8")) if result_file.exists() else None
+        events, _ = self.resume(run_id)
+        return StoredRun(record, tuple(events), result)
+
+    def rebuild(self) -> int:
+        """Make the database anew from the event files; returns the number of runs."""
+        self.close()
+        for name in (self.database_file, *(Path(f"{self.database_file}{tail}") for tail in ("-wal", "-shm"))):
+            name.unlink(missing_ok=True)
+        self._database = self._open()
+        ids = [path.parent.name for path in sorted(self.runs_folder.glob("*/run.json"))]
+        for run_id in ids:
+            self._index(run_id)
+        return len(ids)
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run altogether."""
+        shutil.rmtree(self._folder(run_id), ignore_errors=True)
+        with self._changing() as database:
+            database.execute("DELETE FROM run WHERE id = ?", (run_id,))
+
+    def _folder(self, run_id: str) -> Path:
+        if not run_id or "/" in run_id or run_id.startswith("."):
+            raise UsageError("no run has such a name", where=repr(run_id))
+        return self.runs_folder / run_id
+
+
+def _put_run(database: sqlite3.Connection, record: RunRecord) -> None:
+    database.execute(
+        "INSERT INTO run (id, playbook, pb_version, script_sha, params_json, host, unit, started, status, note)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'running', ?) ON CONFLICT (id) DO NOTHING",
+        (
+            record.id, record.playbook, record.version, record.script_sha, json.dumps(dict(record.params)), record.host,
+            record.unit, record.started, record.note,
+        ),
+    )  # fmt: skip
+
+
+def _put_events(database: sqlite3.Connection, run_id: str, events: Iterable[Mapping[str, Any]]) -> None:
+    kept = list(events)
+    for table, rows in (("env", env_rows(kept)), ("sample", sample_rows(kept)), ("point", point_rows(kept))):
+        database.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+        for row in rows:
+            names = ", ".join(f'"{name}"' for name in row)
+            marks = ", ".join("?" for _ in row)
+            database.execute(f"INSERT INTO {table} (run_id, {names}) VALUES (?, {marks})", (run_id, *row.values()))
+
+
+def _put_result(database: sqlite3.Connection, stored: StoredRun, result: Mapping[str, Any]) -> None:
+    verdict = result.get("verdict")
+    database.execute(
+        "UPDATE run SET ended = ?, status = ?, exit = ?, verdict_class = ?, verdict_json = ?, summary_json = ?,"
+        " comparable_key = ? WHERE id = ?",
+        (
+            result.get("ended"),
+            result["status"],
+            result["exit"],
+            verdict["class"] if verdict else None,
+            json.dumps(verdict) if verdict else None,
+            json.dumps(result.get("summary")),
+            comparable_key(stored.record.playbook, stored.record.version, stored.events),
+            stored.record.id,
+        ),
+    )
+    database.execute("DELETE FROM fit WHERE run_id = ?", (stored.record.id,))
+    if result.get("fit"):
+        row = fit_row(result["fit"])
+        database.execute("INSERT INTO fit VALUES (?, ?, ?, ?, ?, ?)", (stored.record.id, *row))
+
+
+def _summary(row: sqlite3.Row) -> RunSummary:
+    verdict = json.loads(row["verdict_json"]) if row["verdict_json"] else {}
+    names = ("id", "playbook", "host", "started", "ended", "status", "exit", "verdict_class", "comparable_key")
+    return RunSummary(**{name: row[name] for name in names}, headline=verdict.get("headline"))
+
+
+def default_store_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """`${XDG_STATE_HOME:-~/.local/state}/ddtree`."""
+    home = Path(environ.get("HOME") or Path.home())
+    return Path(environ.get("XDG_STATE_HOME") or home / ".local/state") / "ddtree"
