@@ -21,7 +21,8 @@ REFUSES, GIVES_TOO_FEW, CRASHES_AFTERWARDS, IGNORES_PAGE_SIZE, LOADS_FOR_EVER, T
 
 def notify(message: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-        sock.sendto(message.encode(), "\0" + os.environ["NOTIFY_SOCKET"][1:])
+        address = os.environ["NOTIFY_SOCKET"]
+        sock.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,0 +1,168 @@
+"""The settings transaction on a real machine: systemd units, journald's lines, a link that breaks, two operators.
+
+The engine is the one with faults to order, in the real one's place in the unit, so that a restart takes a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from box_machine import Box
+from link_proxy import LinkProxy
+
+from console.box.connection import Connection, connect
+from console.box.install import InstallRequest, install, uninstall
+from console.box.layout import layout_for
+from console.box.services import ServiceManager, manager_for
+from console.box.target import DEFAULT_UNIT, Target
+from console.box.timing import Timing
+from console.deployment.bundled import compose_first
+from console.deployment.change import Outcome, Phase
+from console.deployment.reconfigure import Limits, Site, apply, follow, history, new_request_id, plan, plan_rollback
+
+pytestmark = pytest.mark.box
+
+FAKE = Path("tests/console/agent/fake_engine.py")
+TINY = Path("tests/data/tiny-ddtree")
+REFUSES = 901  # fake_engine.REFUSES
+LIMITS = Limits(stop_s=20, start_s=20, ready_s=5, soak_s=0.3)
+QUICK = Timing(first_retry_s=0.05, last_retry_s=0.2, heartbeat_s=0.2, slow_s=0.5, keepalive_s=1.0, keepalive_count=1)
+
+
+@dataclass(frozen=True)
+class Served:
+    """The fake engine serving as a user unit of `ops`."""
+
+    box: Box
+    manager: ServiceManager
+    site: Site
+
+    def settings(self) -> str:
+        return self.box.run(["cat", self.manager.layout.settings]).stdout.decode()
+
+    def through(self, connection: Connection) -> Site:
+        """The same engine, by another connection."""
+        return Site(connection, manager_for(connection, self.manager.layout), limits=LIMITS)
+
+
+@pytest.fixture
+async def served(box: Box, ops: Connection) -> AsyncIterator[Served]:
+    manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
+    request = InstallRequest(
+        compose=lambda model, drafter: compose_first({"port": 18811, "context_length": 512}, model, drafter),
+        who="ana@laptop",
+        model=str(box.checkout / TINY / "target"),
+        drafter=str(box.checkout / TINY / "drafter"),
+        python=str(box.python),
+    )
+    async for _ in install(ops, manager, request):
+        pass
+    try:
+        await serve_the_fake(box, ops, manager)
+        yield Served(box, manager, Site(ops, manager, limits=LIMITS))
+    finally:
+        async for _ in uninstall(ops, manager):
+            pass
+
+
+async def serve_the_fake(box: Box, ops: Connection, manager: ServiceManager) -> None:
+    layout = manager.layout
+    unit = (await ops.read(layout.unit_file)).decode()
+    real = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    fake = f"ExecStart={box.python} -S {box.checkout / FAKE} {layout.settings}"
+    await ops.upload(unit.replace(real, fake).encode(), layout.unit_file)
+    await ops.run(["systemctl", "--user", "daemon-reload"])
+    await manager.start()
+    state = await manager.wait(lambda now: now.state in ("serving", "failed", "start-limit-hit"), 20)
+    assert state.state == "serving"
+
+
+async def end_of(site: Site, changes: dict[str, str], request_id: str | None = None) -> Outcome:
+    *_, outcome = [item async for item in apply(site, await plan(site, changes), request_id=request_id)]
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+async def test_what_the_engine_refuses_is_taken_back_and_its_own_line_is_the_reason(served: Served) -> None:
+    before = served.settings()
+    outcome = await end_of(served.site, {"tree_budget": str(REFUSES)})
+    assert (outcome.status, outcome.generation) == ("rolled_back", 1)
+    assert outcome.reason == "/models/x: the tree does not fit; use a smaller one"
+    assert served.settings() == before
+    assert outcome.settings["tree_budget"] == 16
+    assert (await served.manager.state()).state == "serving"
+
+
+async def test_a_change_is_confirmed_and_rollback_goes_back_by_the_same_way(served: Served) -> None:
+    assert (await end_of(served.site, {"page_size": "64"})).status == "confirmed"
+    back = await plan_rollback(served.site)
+    *_, outcome = [item async for item in apply(served.site, back, who="bo@desk")]
+    assert isinstance(outcome, Outcome) and outcome.settings["page_size"] == 16
+    told = [(g.number, g.outcome, g.who) for g in await history(served.site)]
+    assert told[0] == (2, "confirmed", "bo@desk")
+    assert [outcome for _, outcome, _ in told] == ["confirmed", "confirmed", "installed"]
+
+
+async def test_a_stale_plan_is_refused_and_nothing_restarts(served: Served) -> None:
+    stale = await plan(served.site, {"page_size": "32"})
+    assert (await end_of(served.site, {"page_size": "64"})).status == "confirmed"
+    before = await served.manager.state()
+    *_, outcome = [item async for item in apply(served.site, stale)]
+    assert isinstance(outcome, Outcome) and outcome.status == "base_changed"
+    assert (await served.manager.state()).invocation == before.invocation
+    assert "page_size = 64" in served.settings()
+
+
+async def test_of_two_operators_at_once_one_is_told_that_the_other_is_at_it(served: Served, box: Box) -> None:
+    async with await connect(box.target("ops")) as second:
+        other = served.through(second)
+        mine, theirs = await plan(served.site, {"page_size": "64"}), await plan(other, {"page_size": "128"})
+
+        async def run(site: Site, who: str) -> Outcome:
+            *_, outcome = [item async for item in apply(site, mine if site is served.site else theirs, who=who)]
+            assert isinstance(outcome, Outcome)
+            return outcome
+
+        ends = await asyncio.gather(run(served.site, "ana@laptop"), run(other, "bo@desk"))
+    assert sorted(outcome.status for outcome in ends) == ["busy", "confirmed"]
+    lost = next(outcome for outcome in ends if outcome.status == "busy")
+    assert lost.reason is not None and "another change is under way" in lost.reason
+
+
+async def test_a_cut_link_changes_nothing_the_box_finishes_and_the_outcome_is_read_on_return(
+    served: Served, proxy: LinkProxy, proxied: Target
+) -> None:
+    async with await connect(proxied, timing=QUICK) as connection:
+        site = served.through(connection)
+        request_id = new_request_id()
+        items = apply(site, await plan(site, {"page_size": "64"}), request_id=request_id)
+        first = await anext(items)
+        assert isinstance(first, Phase) and first.name == "staged"
+        await proxy.cut()
+        box_alone = [item async for item in follow(served.site, request_id)][-1]  # over the link that was not cut
+        assert isinstance(box_alone, Outcome) and box_alone.status == "confirmed"
+        await proxy.open()
+        *_, outcome = [item async for item in items]
+    assert isinstance(outcome, Outcome)
+    assert (outcome.status, outcome.settings["page_size"]) == ("confirmed", 64)
+    again = [item async for item in apply(served.site, await plan(served.site, {}), request_id=request_id)][-1]
+    assert again == outcome  # asked once more, it only tells
+
+
+async def test_a_closed_connection_leaves_the_outcome_unknown_here_and_known_there(
+    served: Served, proxied: Target
+) -> None:
+    request_id = new_request_id()
+    async with await connect(proxied, timing=QUICK) as connection:
+        site = served.through(connection)
+        items = apply(site, await plan(site, {"page_size": "64"}), request_id=request_id)
+        await anext(items)
+        await connection.close()
+        *_, here = [item async for item in items]
+    assert isinstance(here, Outcome) and here.status == "unknown"
+    there = [item async for item in follow(served.site, request_id)][-1]
+    assert isinstance(there, Outcome) and there.status == "confirmed"
