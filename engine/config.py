@@ -28,7 +28,7 @@ def _setting(
     secret: bool = False,
 ) -> Any:
     """A dataclass field with its range. `only`: no value but the default works in this engine yet."""
-    rule = {"default": default, "low": low, "high": high, "choices": choices, "only": only, "secret": secret}
+    rule = {"low": low, "high": high, "choices": choices, "only": only, "secret": secret}
     return field(default=default, metadata=rule)
 
 
@@ -201,11 +201,11 @@ def _checked(leaf: Field[Any], hint: Any, value: Any, where: str) -> Any:
     if type(value) is not wanted:
         raise EngineError(f"{leaf.name} = {json.dumps(value, default=str)} is not {_TYPE_WORDS[wanted]}", where=where)
     rule, shown = leaf.metadata, json.dumps(value)
-    if rule["only"] and value != rule["default"]:
+    if rule["only"] and value != leaf.default:
         raise EngineError(
             f"{leaf.name} = {shown} is not supported by this engine",
             where=where,
-            mend=f"leave it at {json.dumps(rule['default'])}",
+            mend=f"leave it at {json.dumps(leaf.default)}",
         )
     if rule["choices"] and value not in rule["choices"]:
         raise EngineError(f"{leaf.name} = {shown} is not one of {', '.join(rule['choices'])}", where=where)

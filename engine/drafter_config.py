@@ -36,7 +36,15 @@ class DrafterConfig:
     causal_windows: bool
 
 
-_KIND_BY_NAME = ("dflash2", "domino", "dspark", "jetspec", "eagle")
+_KIND_BY_NAME: Mapping[str, str] = {
+    "dflash2": "DFlash2",
+    "domino": "Domino",
+    "dspark": "DSpark",
+    "jetspec": "JetSpec",
+    "eagle": "EAGLE",
+}
+"""What the architecture's name of another kind of drafter contains, in small letters."""
+
 _KIND_BY_KEY: Mapping[str, str] = {
     "conv_kernel_size": "DFlash2",
     "conv_group_size": "DFlash2",
@@ -55,13 +63,6 @@ _KIND_BY_KEY: Mapping[str, str] = {
 }
 """Keys that only another kind of drafter has: run as DFlash, it would draft badly without a word."""
 
-_KIND_SPELLED: Mapping[str, str] = {
-    "dflash2": "DFlash2",
-    "domino": "Domino",
-    "dspark": "DSpark",
-    "jetspec": "JetSpec",
-    "eagle": "EAGLE",
-}
 _NEUTRAL: Mapping[str, Any] = {
     "output_multiplier": 1.0,
     "final_logit_softcapping": 0.0,
@@ -83,7 +84,12 @@ def read_drafter_config(folder: Path, target: ModelConfig) -> DrafterConfig:
     _must_equal("vocabulary", sizes["vocab_size"], target.vocab_size, where)
     if isinstance(raw.get("num_target_layers"), int):
         _must_equal("number of target layers", raw["num_target_layers"], target.layers, where)
-    layers = sizes["num_hidden_layers"]
+    if raw.get("hidden_act", "silu") != "silu":
+        raise EngineError(f"hidden_act {raw['hidden_act']!r} is not supported, only silu", where=where)
+    layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
+    kv_heads = raw.get("num_key_value_heads") or heads
+    if heads % kv_heads:
+        raise EngineError(f"{heads} attention heads do not divide over {kv_heads} key-value heads", where=where)
     taps = tuple(own.get("target_layer_ids") or default_target_layers(target.layers, layers))
     wrong = [tap for tap in taps if not isinstance(tap, int) or not 0 <= tap < target.layers]
     if wrong:
@@ -93,9 +99,9 @@ def read_drafter_config(folder: Path, target: ModelConfig) -> DrafterConfig:
         hidden_size=sizes["hidden_size"],
         intermediate_size=sizes["intermediate_size"],
         layers=layers,
-        heads=sizes["num_attention_heads"],
-        kv_heads=raw.get("num_key_value_heads") or sizes["num_attention_heads"],
-        head_dim=raw.get("head_dim") or sizes["hidden_size"] // sizes["num_attention_heads"],
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=raw.get("head_dim") or sizes["hidden_size"] // heads,
         rms_norm_eps=float(raw.get("rms_norm_eps") or 1e-6),
         rope=read_rope(raw, where=where),
         vocab_size=sizes["vocab_size"],
@@ -118,9 +124,9 @@ def default_target_layers(target_layers: int, draft_layers: int) -> tuple[int, .
 def _refuse_other_kinds(raw: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
     mend = "the engine runs DFlash drafters"
     names = " ".join(map(str, [*(raw.get("architectures") or ()), raw.get("speculators_model_type", "")])).lower()
-    found = next((kind for kind in _KIND_BY_NAME if kind in names), None)
+    found = next((kind for word, kind in _KIND_BY_NAME.items() if word in names), None)
     if found:
-        raise EngineError(f"a {_KIND_SPELLED[found]} drafter is not supported", where=where, mend=mend)
+        raise EngineError(f"a {found} drafter is not supported", where=where, mend=mend)
     both = {**raw, **own}
     for key, kind in _KIND_BY_KEY.items():
         if both.get(key) not in (None, False):

@@ -143,7 +143,10 @@ def _draft(
     runtime: Runtime, generation: Generation, seed: int, budget: int
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Candidates [depth][rank] for a tree of `budget` nodes; none where the request does not draft."""
-    if runtime.drafting is None or generation.draft is None or budget == 0:
+    if runtime.drafting is None or generation.draft is None:
+        return [], []
+    if budget == 0:  # no room to draft this time: the drafter must not miss the context it will need later
+        take_in_context(runtime.drafting, generation.table, generation.draft)
         return [], []
     ranks = 1 if generation.speculation.mode == "dflash" else min(budget, runtime.target.config.vocab_size)
     return draft_candidates(runtime.drafting, runtime.target, generation.table, generation.draft, seed, ranks)

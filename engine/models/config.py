@@ -25,7 +25,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A dense decoder of the Llama or Qwen3 kind. Sizes in elements; `dtype` is what the weights were stored in."""
+    """A dense decoder of the Llama or Qwen3 kind. Sizes in elements; `dtype` is what the weights were stored in, "" unsaid."""
 
     architecture: str
     vocab_size: int
@@ -64,11 +64,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool, attention_bias: bool) -> ModelConfig:
+def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool) -> ModelConfig:
     """The common reading of a dense decoder's config.json.
 
-    `raw` may nest the language model under `text_config`. `qk_norm` and `attention_bias` are the family's: the
-    latter is what an unsaid `attention_bias` means. Raises EngineError for missing keys and unsupported features.
+    `raw` may nest the language model under `text_config`; `qk_norm` is the family's. Raises EngineError for missing keys
+    and unsupported features.
     """
     text = language_model(raw)
     keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -96,11 +96,11 @@ def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool, att
         max_position_embeddings=int(text.get("max_position_embeddings") or 2048),
         rope=read_rope(text, where=where),
         tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
-        attention_bias=bool(text.get("attention_bias", attention_bias)),
+        attention_bias=bool(text.get("attention_bias", False)),
         mlp_bias=bool(text.get("mlp_bias", False)),
         qk_norm=qk_norm,
         eos_token_ids=token_ids(text.get("eos_token_id")),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or "float32").removeprefix("torch."),
+        dtype=str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch."),
     )
 
 

@@ -12,4 +12,4 @@ ARCHITECTURES = ("LlamaForCausalLM", "llama")
 
 def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """ModelConfig of a Llama config.json."""
-    return read_target_config(raw, where=where, qk_norm=False, attention_bias=False)
+    return read_target_config(raw, where=where, qk_norm=False)

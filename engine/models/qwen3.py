@@ -13,6 +13,4 @@ ARCHITECTURES = ("Qwen3ForCausalLM", "qwen3")
 def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """ModelConfig of a Qwen3 config.json. Qwen3 states its head size; unsaid, it is 128."""
     text = language_model(raw)
-    return read_target_config(
-        {**text, "head_dim": text.get("head_dim") or 128}, where=where, qk_norm=True, attention_bias=False
-    )
+    return read_target_config({**text, "head_dim": text.get("head_dim") or 128}, where=where, qk_norm=True)

@@ -222,6 +222,38 @@ def test_a_pool_shared_by_too_many_requests_says_that_it_is_full(tiny: Callable[
     assert runtime.pages_used == 0
 
 
+def test_a_request_that_had_no_room_to_draft_drafts_as_well_as_ever_once_there_is(
+    tiny: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
+) -> None:
+    runtime, case = tiny(context_length=60, page_size=4, pages=15), expected["cases"][4]
+    seen: list[Tensor] = []
+    plain = engine.draft.draft_topk
+
+    def capture(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        seen.append(logits)
+        return plain(logits, k)
+
+    monkeypatch.setattr(engine.draft, "draft_topk", capture)
+    generation = prefill(runtime, case["prompt"], Sampling(), Speculation("ddtree", 4))
+    other = prefill(runtime, [1] * (4 * runtime.pool.free - 8), Sampling(), Speculation("off"))
+    widths = []
+    while len(generation.token_ids) < 9:
+        widths.append(decode_round(runtime, generation).nodes)
+        assert generation.draft is not None
+        assert generation.draft.rows + len(generation.draft.features) == generation.position
+    release(runtime, other)
+    assert widths[-1] == 1
+    assert decode_round(runtime, generation).nodes == 5
+    late, done = seen[-1], len(case["prompt"]) + 9
+    release(runtime, generation)
+    fresh = prefill(
+        runtime, (case["prompt"] + case["autoregressive"])[: done - 1], Sampling(), Speculation("ddtree", 4)
+    )
+    decode_round(runtime, fresh)
+    release(runtime, fresh)
+    assert torch.allclose(late, seen[-1], atol=1e-3)
+
+
 def test_requests_in_turn_over_scattered_pages_do_not_disturb_each_other(
     tiny: Callable[..., Runtime], expected: dict[str, Any]
 ) -> None:

@@ -206,6 +206,8 @@ def test_tensor_names_may_carry_a_model_prefix(tiny_folder: Path, changed_drafte
         ({"own": {"mixture": 4}}, "dflash_config has keys the engine does not know: mixture"),
         ({"own": {"mask_token_id": 64}}, "mask_token_id 64 lies outside the vocabulary of 64"),
         ({"own": {"mask_token_id": None}}, "dflash_config names no mask_token_id"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported, only silu"),
+        ({"num_key_value_heads": 3}, "4 attention heads do not divide over 3 key-value heads"),
         ({"block_size": 1}, "block_size is 1, and a block holds at least 2 tokens"),
         ({**SLIDING, "sliding_window": None}, "layer_types has sliding_attention, but sliding_window is None"),
         ({**SLIDING, "sliding_window": 0}, "layer_types has sliding_attention, but sliding_window is 0"),
