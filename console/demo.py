@@ -29,7 +29,7 @@ from console.config import DEMO_NAME, Places, places, resolve
 from console.demo_file import DemoBox, read_demo, remove_demo, write_demo
 from console.demo_prompts import send_prompts
 from console.demo_server import DemoServer
-from console.deployment.bundled import compose_first
+from console.deployment.bundled import first_settings_with
 from console.deployment.reconfigure import operator
 from console.errors import ExitCode, OperatorError
 from console.private_file import write_private
@@ -148,9 +148,8 @@ def _free_port() -> int:
 async def _install(
     connection: Connection, manager: ServiceManager, request: DemoRequest, port: int, on_progress: Callable[[str], None]
 ) -> None:
-    settings = {"port": port, **(request.settings or {})}
     asked = InstallRequest(
-        compose=lambda model, drafter: compose_first(settings, model, drafter),
+        compose=first_settings_with({"port": port, **(request.settings or {})}),
         who=operator(),
         model=request.model,
         drafter=request.drafter,

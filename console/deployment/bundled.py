@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -66,14 +66,22 @@ class Bundled:
 BUNDLED = Bundled()
 
 
-def compose_first(changes: Mapping[str, Any], model: str, drafter: str) -> str:
-    """Generation 0: the model and drafter an install found, and what `--set` asked for. Raises UsageError."""
-    values: dict[str, Value] = {"path": model, "drafter": drafter, **parse_changes(changes)}
-    if not values["drafter"]:
-        values.setdefault("mode", "off")
-    text = first_settings(values)
-    check_together(complete(text))
-    return text
+def first_settings_with(changes: Mapping[str, Any]) -> Callable[[str, str], str]:
+    """What an install calls with the model's and the drafter's folder ("" for none) to get generation 0.
+
+    `changes` are what `--set` asked for; a wrong one is a UsageError now, before anything is touched.
+    """
+    asked = parse_changes(changes)
+
+    def compose(model: str, drafter: str) -> str:
+        values: dict[str, Value] = {"path": model, "drafter": drafter, **asked}
+        if not values["drafter"]:
+            values.setdefault("mode", "off")
+        text = first_settings(values)
+        check_together(complete(text))
+        return text
+
+    return compose
 
 
 def model_facts(target: Mapping[str, Any], drafter: Mapping[str, Any] | None) -> ModelFacts:

@@ -20,7 +20,7 @@ from console.box.layout import layout_for
 from console.box.services import ServiceManager, manager_for
 from console.box.target import DEFAULT_UNIT, Target
 from console.box.timing import Timing
-from console.deployment.bundled import compose_first
+from console.deployment.bundled import first_settings_with
 from console.deployment.change import Outcome, Phase
 from console.deployment.reconfigure import Limits, Site, apply, follow, history, new_request_id, plan, plan_rollback
 
@@ -53,7 +53,7 @@ class Served:
 async def served(box: Box, ops: Connection) -> AsyncIterator[Served]:
     manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
     request = InstallRequest(
-        compose=lambda model, drafter: compose_first({"port": 18811, "context_length": 512}, model, drafter),
+        compose=first_settings_with({"port": 18811, "context_length": 512}),
         who="ana@laptop",
         model=str(box.checkout / TINY / "target"),
         drafter=str(box.checkout / TINY / "drafter"),

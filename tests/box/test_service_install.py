@@ -19,7 +19,7 @@ from console.box.release import release_files
 from console.box.services import ServiceManager, manager_for, pick_manager
 from console.box.target import DEFAULT_UNIT, Scope
 from console.box.values import ServiceState
-from console.deployment.bundled import BUNDLED, compose_first
+from console.deployment.bundled import BUNDLED, first_settings_with
 from console.deployment.change import Outcome
 from console.deployment.reconfigure import Limits, Site, apply, history, plan
 from console.errors import ExitCode, UsageError
@@ -50,7 +50,7 @@ def request_for(box: Box, port: int, **more: object) -> InstallRequest:
         "python": str(box.python),
         **more,
     }
-    return InstallRequest(compose=lambda m, d: compose_first(settings, m, d), who="ana@laptop", **asked)  # type: ignore[arg-type]
+    return InstallRequest(compose=first_settings_with(settings), who="ana@laptop", **asked)  # type: ignore[arg-type]
 
 
 async def installed(connection: Connection, manager: ServiceManager, request: InstallRequest) -> dict[str, Progress]:
