@@ -13,6 +13,10 @@ class HostUnknown(UsageError, BoxError):
     """The name is no host: not in hosts.toml, not an SSH alias, and it does not resolve."""
 
 
+class SshConfigError(UsageError, BoxError):
+    """OpenSSH's config files cannot be read; the message names file and line."""
+
+
 class HostKeyError(UsageError, BoxError):
     """The host key is not one we may talk to. Nothing was sent, no credential least of all."""
 

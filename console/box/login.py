@@ -11,7 +11,7 @@ import asyncssh
 
 from console.box import trust
 from console.box.credentials import Credentials, LoginClient
-from console.box.errors import BoxError, HostKeyUnknown, HostUnknown, KeyFileError, LinkError, LoginRefused
+from console.box.errors import BoxError, HostKeyUnknown, HostUnknown, LinkError, LoginRefused, SshConfigError
 from console.box.target import Target
 from console.box.timing import Timing
 
@@ -136,7 +136,7 @@ async def _attempt(
             f"no SSH login within {timing.login_s:g} s", where=where, mend="see the box's load and sshd's log"
         ) from error
     except asyncssh.ConfigParseError as error:
-        raise KeyFileError(str(error), where=where, mend="correct the SSH config") from error
+        raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
     except (asyncssh.Error, OSError, ValueError) as error:
         raise LinkError(f"the SSH connection failed: {error}", where=where) from error
     finally:

@@ -11,7 +11,7 @@ from typing import cast
 
 from asyncssh.config import ConfigParseError, SSHClientConfig
 
-from console.errors import UsageError
+from console.box.errors import SshConfigError
 
 DEFAULT_PORT = 22
 DEFAULT_KEYS = tuple(f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk"))
@@ -37,14 +37,14 @@ class SshSettings:
 def read_settings(files: Sequence[Path], host: str, user: str | None, port: int | None) -> SshSettings:
     """The settings for `host`, from `files` in order of precedence; `user` and `port` win where given.
 
-    Raises UsageError with file and line for a config that cannot be read.
+    Raises SshConfigError with file and line for a config that cannot be read.
     """
     try:
         config = SSHClientConfig.load(
             None, list(files), False, False, False, getpass.getuser(), user or (), host, port or ()
         )
     except (ConfigParseError, OSError, UnicodeDecodeError) as error:
-        raise UsageError(str(error), where="SSH config", mend="correct that line") from error
+        raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
 
     def strings(option: str, default: Sequence[str]) -> tuple[str, ...]:
         return tuple(cast("Sequence[str]", config.get(option, default)))
