@@ -55,9 +55,9 @@ class Broken:
 Output = Delta | Ended | Broken
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """One request on its way through the engine."""
+    """One request on its way through the engine: itself, never its equal."""
 
     request: GenerationRequest
     deliver: Callable[[Output], None]

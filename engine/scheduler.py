@@ -115,6 +115,7 @@ class Scheduler:
                 for job in tuple(self._running):
                     self._take_turn(job, self._step)
         finally:
+            self.drain(0.0)
             for job in (*self._running, *self._waiting):
                 self._give_up(job, "error", Broken(503, "engine_stopped", "the engine has stopped"))
 

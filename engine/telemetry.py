@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
@@ -68,21 +67,19 @@ class LineLog:
 
 @dataclass
 class _Window:
-    """One request's steps since its last decode line."""
+    """One request's steps since its last decode line, and the newest of them."""
 
-    opened_s: float
+    last: StepTaken
     sums: StepSums = field(default_factory=StepSums)
 
 
 class Telemetry:
     """Turns events into log lines. A window is one request's consecutive steps, closed by time or the request's end."""
 
-    def __init__(self, log: LineLog, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: LineLog, interval_s: float) -> None:
         self._log = log
-        self._interval_s = interval_s
-        self._clock = clock
+        self._interval_ms = interval_s * 1000.0
         self._windows: dict[str, _Window] = {}
-        self._last_step: dict[str, StepTaken] = {}
         self.last_window: dict[str, Any] | None = None
         """Fields of the newest decode line, for /server_info."""
 
@@ -106,20 +103,18 @@ class Telemetry:
                 self._log.write("ready", event.figures)
 
     def _step(self, step: StepTaken) -> None:
-        now = self._clock()
-        opened_s = now - step.wall_ms / 1000.0  # a window opens when its first step began
-        window = self._windows.setdefault(step.request_id, _Window(opened_s))
+        window = self._windows.setdefault(step.request_id, _Window(step))
+        window.last = step
         window.sums.add(kept=step.kept, wall_ms=step.wall_ms, nodes=step.round.nodes, stages_ms=step.round.stages_ms)
-        self._last_step[step.request_id] = step
-        if now - window.opened_s >= self._interval_s:
+        # A request's steps follow each other without a gap, so their sum is the time that has passed.
+        if window.sums.wall_ms >= self._interval_ms:
             self._close(step.request_id)
 
     def _close(self, request_id: str) -> None:
         window = self._windows.pop(request_id, None)
-        step = self._last_step.pop(request_id, None)
-        if window is None or step is None:
+        if window is None:
             return
-        fields = _decode_fields(step, window.sums)
+        fields = _decode_fields(window.last, window.sums)
         seq = self._log.write("decode", fields)
         self.last_window = {"seq": seq, **fields}
 

@@ -61,7 +61,8 @@ class EngineThread:
             pass  # asked for
         except Exception as failure:  # noqa: BLE001 - kept for `serve`, which raises it on the main thread
             self.failure = failure
-            self.tell(Failed(where=self.service.phase, error=str(failure)))
+            self.tell(Failed(where=self.service.phase, error=f"{type(failure).__name__}: {failure}"))
+            self.service.begin_draining()
             self.notifier.status(f"failed: {failure}")
         finally:
             self.trees.close()

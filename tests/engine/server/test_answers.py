@@ -57,7 +57,7 @@ def commits(client: openai.OpenAI, prompt: list[int], **wishes: Any) -> list[lis
     return [chunk.choices[0].token_ids for chunk in chunks if chunk.choices and chunk.choices[0].token_ids]
 
 
-@pytest.mark.parametrize("case", CASES[:4], ids=lambda case: f"prompt {case['prompt'][:3]}")
+@pytest.mark.parametrize("case", CASES[1:3], ids=lambda case: f"prompt {case['prompt'][:3]}")
 @pytest.mark.parametrize("speculation", [{"mode": "off"}, {"mode": "dflash"}, {"mode": "ddtree", "tree_budget": 8}])
 def test_every_mode_gives_the_reference_tokens(client: openai.OpenAI, case: Any, speculation: Any) -> None:
     answer = complete(client, case["prompt"], max_tokens=96, speculation=speculation)

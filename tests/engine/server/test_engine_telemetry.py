@@ -1,4 +1,4 @@
-"""Windows, logfmt, acceptance figures: the arithmetic of the log, with a clock of its own."""
+"""Windows, logfmt, acceptance figures: the arithmetic of the log."""
 
 from __future__ import annotations
 
@@ -34,12 +34,10 @@ def finished(request_id: str = "r1") -> Finished:
 
 class Log:
     def __init__(self, interval_s: float = 1.0) -> None:
-        self.now = 50.0
         self.stream = io.StringIO()
-        self.telemetry = Telemetry(LineLog(self.stream), interval_s, clock=lambda: self.now)
+        self.telemetry = Telemetry(LineLog(self.stream), interval_s)
 
     def take(self, taken: StepTaken) -> None:
-        self.now += taken.wall_ms / 1000.0
         self.telemetry.observe(taken)
 
     @property
@@ -152,6 +150,14 @@ def test_acceptance_is_a_ratio_of_sums_over_trees_with_branches() -> None:
     assert figures.spine_hit_rate == 0.5
     assert figures.branch_gain == 0.5
     assert figures.calibration == pytest.approx((2 + 1 + 0) / (1.0 + 1.0 + 0.5))
+
+
+def test_a_chain_measures_no_branches_but_calibration() -> None:
+    window = AcceptanceWindow()
+    window.observe(step(path=(0, 1), spine=2, parents=(-1, 0, 1), weights=(0.0, math.log(0.8), math.log(0.4))))
+    figures = window.figures()
+    assert (figures.spine_hit_rate, figures.branch_gain) == (None, None)
+    assert figures.calibration == pytest.approx(1 / 1.2)
 
 
 def test_acceptance_keeps_the_newest_steps_only() -> None:

@@ -107,14 +107,15 @@ def test_health_ready_and_invocation_are_told(server: Server) -> None:
 def test_a_stop_finishes_what_runs_sends_the_rest_away_and_exits_0(server: Server, manager: Manager) -> None:
     answers: dict[str, httpx.Response] = {}
 
-    def ask(name: str) -> threading.Thread:
-        thread = threading.Thread(target=lambda: answers.update({name: server.post("/v1/completions", LONG)}))
+    def ask(name: str, load: tuple[int, int], **wishes: bool) -> threading.Thread:
+        body = {**LONG, **wishes}
+        thread = threading.Thread(target=lambda: answers.update({name: server.post("/v1/completions", body)}))
         thread.start()
-        eventually(lambda: server.get("/server_info").json()["requests"][name] == 1)
+        eventually(lambda: tuple(server.get("/server_info").json()["requests"].values())[:2] == load)
         return thread
 
     with httpx.stream("GET", f"{server.url}/trees", trust_env=False, timeout=20.0) as feed:
-        threads = [ask("running"), ask("queued")]
+        threads = [ask("running", (1, 0)), ask("queued", (1, 1)), ask("queued stream", (1, 2), stream=True)]
         server.process.send_signal(signal.SIGTERM)
         refused = eventually(lambda: [a for a in (server.post("/v1/completions", LONG),) if a.status_code == 503])[0]
         ready = server.get("/ready")
@@ -126,7 +127,10 @@ def test_a_stop_finishes_what_runs_sends_the_rest_away_and_exits_0(server: Serve
     assert (ready.status_code, ready.json()["ready"]) == (503, False)
     assert answers["running"].json()["usage"]["completion_tokens"] == 400
     assert (answers["queued"].status_code, answers["queued"].json()["error"]["code"]) == (503, "shutting_down")
-    assert [record["finish"] for record in server.records("request")][-2:] == ["shutdown", "length"]
+    *events, done = [line for line in answers["queued stream"].text.splitlines() if line]
+    assert done == "data: [DONE]"
+    assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "shutting_down"
+    assert [record["finish"] for record in server.records("request")][-3:] == ["shutdown", "shutdown", "length"]
     assert eventually(lambda: manager.first("STOPPING=1")) is not None
     assert server.errors == []
 

@@ -167,13 +167,13 @@ def test_server_info_describes_model_drafter_and_box(server: Server) -> None:
     assert isinstance(info["gpus"], list)
 
 
-def test_a_chain_measures_no_branches(start_server: Callable[..., Server]) -> None:
-    server = start_server('[speculation]\nmode = "dflash"\n').until_ready()
-    server.post("/v1/completions", {"prompt": [9], "max_tokens": 40, "temperature": 0, "ignore_eos": True})
-    figures = server.get("/server_info").json()["speculation"]
-    assert (figures["spine_hit_rate"], figures["branch_gain"]) == (None, None)
-    assert figures["calibration"] is not None
-    assert server.records("request")[0]["budget"] == "7"
+@pytest.mark.parametrize(("mode", "budget", "nodes"), [("off", "0", 1), ("dflash", "7", 8)])
+def test_a_requests_own_mode_is_what_its_lines_tell(server: Server, mode: str, budget: str, nodes: int) -> None:
+    body = {"prompt": [9], "max_tokens": 20, "temperature": 0, "ignore_eos": True, "speculation": {"mode": mode}}
+    request = server.post("/v1/completions", body).json()["id"].rsplit("-", 1)[1]
+    record = eventually(lambda: [record for record in server.records("request") if record["req"] == request])[0]
+    assert (record["mode"], record["budget"]) == (mode, budget)
+    assert int(record["nodes"]) == int(record["steps"]) * nodes
 
 
 def test_metrics_count_what_the_log_counts(server: Server, answer: dict[str, Any]) -> None:

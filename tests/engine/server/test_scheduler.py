@@ -164,11 +164,11 @@ def test_several_running_requests_take_turns_and_do_not_disturb_each_other(tiny:
     alone = Bench(tiny)
     prompts = {"a": 9, "b": 24, "c": 38}
     for name, prompt in prompts.items():
-        alone.submit(request(name, 40, prompt))
+        alone.submit(request(name, 24, prompt))
     alone.run_dry()
     together = Bench(runtime(max_running=3))
     for name, prompt in prompts.items():
-        together.submit(request(name, 40, prompt))
+        together.submit(request(name, 24, prompt))
     together.run_dry()
     assert {name: together.tokens(name) for name in prompts} == {name: alone.tokens(name) for name in prompts}
     assert max(event.load.running for event in together.of(StepTaken)) == 3
