@@ -396,7 +396,9 @@ async def play(host: RecordedHost) -> None:
         now = time.time()
         one = snapshot(time.monotonic(), wall_s=now, windows=90 + index)
         host.push(one)
-        host.log(one.records if index == 0 else one.records[-1:])
+        host.log(
+            [*one.records, record("\x1b]0;owned\x07 \x1b[31mnot red", 10_000, now)] if index == 0 else one.records[-1:]
+        )
         index += 1
         await asyncio.sleep(max(0.0, start_s + index - time.time()))
 
