@@ -66,5 +66,5 @@ def _unit_of(pid: int) -> str | None:
         groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")
     except OSError:
         return None  # gone, or no /proc
-    units = re.findall(r"/([^/\s]+\.service)", groups)
+    units = re.findall(r"/([^/\s]+\.(?:service|scope))", groups)
     return units[-1] if units else None
