@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -10,12 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncssh
 import httpx
 import pytest
+from loopback import LoopbackBox, OneKey, TinyEngine
 
 from console.box.connection import Connection, connect
 from console.box.target import Target
@@ -27,18 +26,6 @@ from console.experiments.store import Store
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "tests" / "data" / "tiny-ddtree"
 MAX_CONTEXT = 2048
-
-
-@dataclass(frozen=True)
-class TinyEngine:
-    """A running engine: its port, and what it says of itself."""
-
-    port: int
-
-    def requests(self) -> dict[str, int]:
-        answer = httpx.get(f"http://127.0.0.1:{self.port}/server_info", trust_env=False, timeout=5)
-        found: dict[str, int] = answer.json()["requests"]
-        return found
 
 
 @pytest.fixture(scope="session")
@@ -76,60 +63,6 @@ def _is_ready(port: int) -> bool:
         return False
 
 
-class _OneKey(asyncssh.SSHServer):
-    def __init__(self, box: LoopbackBox) -> None:
-        self._box = box
-
-    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._box.connections.append(conn)
-
-    def begin_auth(self, username: str) -> bool:
-        return True
-
-    def public_key_auth_supported(self) -> bool:
-        return True
-
-    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        return bool(key.public_data == self._box.key.public_data)
-
-    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
-        return True
-
-
-@dataclass
-class LoopbackBox:
-    """An SSH server whose commands run for real, with `home` for a home folder. `drop` cuts every connection."""
-
-    home: Path
-    key: asyncssh.SSHKey
-    connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
-    commands: list[str] = field(default_factory=list)
-
-    def drop(self) -> None:
-        for connection in self.connections:
-            connection.abort()
-        self.connections.clear()
-
-    async def handle(self, process: asyncssh.SSHServerProcess[bytes]) -> None:
-        assert process.command is not None
-        self.commands.append(process.command)
-        child = await asyncio.create_subprocess_exec(
-            *("sh", "-c", process.command),
-            env={"HOME": str(self.home), "PATH": os.environ["PATH"]},
-            cwd=self.home,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        sent = bytearray()
-        while data := await process.stdin.read(65536):
-            sent += data
-        stdout, stderr = await child.communicate(bytes(sent))
-        process.stdout.write(stdout)
-        process.stderr.write(stderr)
-        process.exit(child.returncode or 0)
-
-
 @pytest.fixture
 async def box(tmp_path: Path) -> AsyncIterator[tuple[LoopbackBox, Target]]:
     """The server, and the Target that leads to it. Everything that was started on it and still runs is ended at the end."""
@@ -138,7 +71,7 @@ async def box(tmp_path: Path) -> AsyncIterator[tuple[LoopbackBox, Target]]:
     key, host_key = asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519")
     server = LoopbackBox(home, key)
     acceptor = await asyncssh.listen(
-        "127.0.0.1", 0, server_factory=lambda: _OneKey(server), server_host_keys=[host_key],
+        "127.0.0.1", 0, server_factory=lambda: OneKey(server), server_host_keys=[host_key],
         process_factory=server.handle, sftp_factory=lambda chan: asyncssh.SFTPServer(chan), encoding=None,
     )  # fmt: skip
     port = acceptor.get_port()

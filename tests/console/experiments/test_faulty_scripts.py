@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scripts import BODY, HEADER, HEADER_LINES, SOUND, body, changed, line_of
+from sound_script import BODY, HEADER, HEADER_LINES, SOUND, body, changed, line_of
 
 from console.experiments.playbook import Playbook, catalogue, judge_playbook, read_playbook
 

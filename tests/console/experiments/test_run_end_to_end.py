@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import LoopbackBox, TinyEngine
-from scripts import HEADER, changed
+from loopback import LoopbackBox, TinyEngine
+from sound_script import HEADER, changed
 
 from console.box.connection import Connection
 from console.box.target import Target
