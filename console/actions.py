@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from console.telemetry.parse import AUTO, READERS
-from console.verbs import analysis, demo, logs, playbooks, service, status
+from console.verbs import analysis, demo, logs, playbooks, runs, service, status
 from console.verbs.verb import Argument, Verb
 
 _HOST = Argument(
     "host", "demo, a name in hosts.toml, an SSH alias, user@host or user@host:port", option=False, required=True
 )
+_RUN = Argument("run", "a run's id", option=False, required=True)
 _SET = Argument(
     "set", "a setting of engine.toml by its own name, e.g. page_size=64; may be repeated", kind="pair", repeat=True
 )
@@ -133,6 +134,53 @@ _TABLE = (
         playbooks.check,
         (Argument("file", "script files", kind="path", option=False, required=True, repeat=True),),
         streams=True,
+    ),
+    Verb(
+        "run",
+        "Run an experiment to its verdict",
+        "Start a playbook detached on the host, follow its events, and give the verdict last. Leaving does not stop it. The "
+        "exit status is the run's: 0 done, 3 the answer is no, 6 inconclusive, 7 void, 75 busy.",
+        runs.run,
+        (
+            _HOST,
+            Argument("playbook", "a playbook's id, or a script file", option=False, required=True),
+            Argument("param", "a parameter of the playbook; may be repeated", kind="pair", repeat=True),
+            Argument("detach", "start it and leave it to itself", kind="flag"),
+        ),
+        key="p",
+        changes_box=True,
+        streams=True,
+    ),
+    Verb(
+        "attach",
+        "Follow a run that goes on, or has ended",
+        "Events of a run from its start, then live, and its verdict last.",
+        runs.attach,
+        (_HOST, _RUN),
+        streams=True,
+    ),
+    Verb(
+        "cancel",
+        "Stop a run",
+        "Ask a run to stop, make sure that it has, and that the engine runs nothing of it any more.",
+        runs.cancel,
+        (_HOST, _RUN),
+        key="X",
+        changes_box=True,
+    ),
+    Verb(
+        "runs",
+        "Every run this console knows",
+        "Runs of every host, newest first, with their verdicts.",
+        runs.runs,
+        key="5",
+    ),
+    Verb(
+        "show",
+        "One run with its verdict",
+        "Parameters, status, levels, verdict and warnings of a run.",
+        runs.show,
+        (Argument("run", "a run's id, the beginning of one, or last", option=False, required=True),),
     ),
     Verb(
         "explain",

@@ -58,11 +58,11 @@ class EngineHttp:
         """End its connections."""
         await self._pool.aclose()
 
-    async def _authorization(self) -> dict[str, str]:
+    async def _authorization(self) -> list[tuple[str, str]]:
         if not self.endpoint.api_key_file:
-            return {}
+            return []
         key = await self._connection.read(self.endpoint.api_key_file)
-        return {"Authorization": f"Bearer {key.decode().strip()}"}
+        return [("Authorization", f"Bearer {key.decode().strip()}")]
 
     async def _url(self, path: str) -> str:
         return f"http://127.0.0.1:{await self._connection.forward(self.endpoint.port)}{path}"

@@ -7,8 +7,9 @@ verb leaves a line in the operator's own record.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from console.audit import Entry, append
 from console.box import journal
@@ -22,11 +23,16 @@ from console.config import places, resolve
 from console.deployment import reconfigure
 from console.deployment.change import ChangePlan, Generation, Outcome, Phase
 from console.deployment.reconfigure import Site
+from console.deployment.settings_file import complete
 from console.errors import ExitCode, OperatorError, UsageError
 from console.experiments.playbook import Playbook, catalogue
 from console.snapshot import Snapshot
 from console.telemetry.reader import bare
 from console.watch import Watch
+
+if TYPE_CHECKING:
+    from console.experiments.conduct import Bench
+    from console.experiments.remote import EngineUnderTest
 
 BROKEN = ("failed", "start-limit-hit", "start-timeout", "stuck-in-stop", "not-installed")
 """States from which a start does not go on by itself."""
@@ -173,6 +179,83 @@ class Host:
         )
         own = [r for r in records if r.identifier == self.site.deployment.identifier and r.invocation == invocation]
         return bare(own[-1].message).strip() if own else None
+
+    # --- experiments; what they need (numpy, scipy, a database) is loaded when one is asked for
+
+    async def run(self, playbook: Playbook, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Start a playbook detached and yield its events; the first names the run, the last is the result."""
+        from console.experiments import conduct
+
+        with self._changing("run", detail=playbook.id) as act:
+            async with self._bench(needs_engine=True) as bench:
+                async for event in conduct.run(bench, playbook, params):
+                    if event["type"] in ("run", "result"):
+                        act.ended(event.get("status", "started"), event["run_id"])
+                    yield event
+
+    async def start_run(self, playbook: Playbook, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a playbook and leave it to itself; `attach` follows it later. Gives the event that names the run."""
+        from console.experiments import conduct
+
+        with self._changing("run", detail=playbook.id) as act:
+            async with self._bench(needs_engine=True) as bench:
+                event = await conduct.start(bench, playbook, params)
+            act.ended("started", event["run_id"])
+        return event
+
+    async def attach(self, run_id: str) -> AsyncIterator[dict[str, Any]]:
+        """Events of a run from its start, then live; ends as `run` does."""
+        from console.experiments import conduct
+
+        async with self._bench(needs_engine=False) as bench:
+            async for event in conduct.attach(bench, run_id):
+                yield event
+
+    async def cancel(self, run_id: str) -> None:
+        """Stop a run, and see that the engine works for nobody any more."""
+        from console.experiments import conduct
+
+        with self._changing("cancel") as act:
+            async with self._bench(needs_engine=False) as bench:
+                await conduct.cancel(bench, run_id)
+            act.ended("cancelled", run_id)
+
+    @asynccontextmanager
+    async def _bench(self, *, needs_engine: bool) -> AsyncIterator[Bench]:
+        from console.experiments.conduct import Bench
+        from console.experiments.store import Store, default_store_folder
+
+        snapshot = await self.snapshot()
+        if needs_engine and snapshot.engine is None:
+            state = snapshot.service.state if snapshot.service else "unknown"
+            raise OperatorError(
+                f"no engine answers (service {state})",
+                where=self.name,
+                mend=f"ddtree start {self.name}",
+                exit_code=ExitCode.PRECONDITION,
+            )
+        layout = self.site.manager.layout
+        python = layout.python if await self.site.connection.exists(layout.python) else "python3"
+        with Store(default_store_folder()) as store:
+            yield Bench(self.site.connection, self.name, await self._under_test(snapshot), store, python)
+
+    async def _under_test(self, snapshot: Snapshot) -> EngineUnderTest:
+        """The engine that runs measure: where the settings file puts it, and what it says of itself."""
+        from console.experiments.remote import EngineUnderTest
+
+        deployment, settings = self.site.deployment, snapshot.settings
+        endpoint = deployment.endpoint(complete(await reconfigure.read_base(self.site), deployment.settings))
+        engine = snapshot.engine
+        return EngineUnderTest(
+            port=endpoint.port,
+            unit=self.site.manager.unit,
+            kind=deployment.kind,
+            model=engine.model if engine else None,
+            max_context=settings.get("context_length") or (engine.max_context if engine else None),
+            block_size=settings.get("block_size") or (engine.block_size if engine else None),
+            page_size=settings.get("page_size"),
+            api_key_file=endpoint.api_key_file or None,
+        )
 
     # --- link
 

@@ -12,24 +12,39 @@ from console.telemetry.rates import Rates, rates_over
 from console.telemetry.reader import bare
 from console.telemetry.sample import Sample
 from console.verbs.on_host import on_host
+from console.verbs.playbooks import find_playbook
+from console.verbs.runs import follow_run
 from console.verbs.samples import sample_line
 from console.verbs.verb import Call
 
 
 async def demo(call: Call) -> ExitCode:
     """Start the demo's box, then open the console on it; with --headless or --run do without a screen."""
-    from console.demo import demo_box  # brings in asyncssh
+    from console.demo import DemoRequest, demo_box  # brings in asyncssh
 
-    playbook = call.arguments["run"]
-    if call.pairs("param") and playbook is None:
+    name = call.arguments["run"]
+    if call.pairs("param") and name is None:
         raise UsageError("--param goes with --run", where="demo")
+    playbook = None if name is None else find_playbook(name)
     if not (call.flag("headless") or playbook or call.session.as_json):
         async with demo_box(on_progress=call.tell):
             return await call.session.open_console(DEMO_NAME, call.session)
-    async with demo_box(on_progress=lambda text: call.say({"type": "progress", "text": text}, text)):
-        rates = await _serve(call)
-    call.say({"type": "summary", **_summary_json(rates)}, _summary_text(rates))
-    return ExitCode.DONE
+    speaking = True
+
+    def progress(text: str) -> None:
+        if speaking:
+            call.say({"type": "progress", "text": text}, text)
+
+    async with demo_box(DemoRequest(prompts=playbook is None), on_progress=progress):
+        if playbook is None:
+            rates = await _serve(call)
+            call.say({"type": "summary", **_summary_json(rates)}, _summary_text(rates))
+            code = ExitCode.DONE
+        else:
+            async with on_host(call, DEMO_NAME) as host:
+                code = await follow_run(call, host, host.run(playbook, call.pairs("param")))
+        speaking = False  # verdict or summary come last
+    return code
 
 
 async def _serve(call: Call) -> Rates | None:
