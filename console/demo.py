@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from console.box.connection import Connection, connect
-from console.box.install import InstallRequest, Progress, install
+from console.box.install import InstallRequest, install
 from console.box.layout import layout_for
 from console.box.release import requirements, unmet
 from console.box.services import ServiceManager, manager_for
+from console.box.steps import Progress
 from console.box.target import DEFAULT_UNIT
 from console.box.values import ServiceState
 from console.config import DEMO_NAME, Places, places, resolve

@@ -1,4 +1,4 @@
-"""Put a release of the engine on a box, with its unit and first settings; take all of it away again.
+"""Put a release of the engine on a box, with its unit and first settings.
 
 A release is complete in its own folder before `current` is swapped to it by one rename, so that an interrupted install
 leaves the old release working. What is there already is left alone: a second install of the same release changes
@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from console.box.connection import Connection
-from console.box.errors import BoxError, NoSuchFile
-from console.box.interpreter import Interpreter, choose_interpreter
+from console.box.errors import NoSuchFile
+from console.box.interpreter import choose_interpreter
 from console.box.layout import Layout
-from console.box.release import COMPLETE, SHIPPED_DRAFTER, release_files, release_name, requirements, unmet, version
+from console.box.release import COMPLETE, SHIPPED_DRAFTER, release_files, release_name, requirements, version
+from console.box.release_build import build_release
 from console.box.services import ServiceManager
-from console.box.unit_file import CACHE_PARENT, service_json, unit_text
-from console.errors import ExitCode, UsageError
+from console.box.steps import InstallError, Progress, last_line, make_folders, must
+from console.box.unit_file import CACHE_PARENT, service_json, systemctl, unit_text
+from console.errors import UsageError
 
 FETCH_S = 900.0  # the bundled model is a download of 93 MB
-PIP_S = 900.0
-
-
-class InstallError(BoxError):
-    """The release could not be put on the box; what was there before still works."""
-
-    exit_code = ExitCode.PRECONDITION
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,6 @@ class InstallRequest:
     python: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     bound_to: int | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One step done. `changed` is false where everything was as it should be already."""
-
-    step: str
-    text: str
-    changed: bool
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ async def install(connection: Connection, manager: ServiceManager, request: Inst
     if await connection.exists(f"{release}/{COMPLETE}"):
         yield Progress("release", f"{name} is there already", False)
     else:
-        await _build_release(at, release, files, interpreter)
+        await build_release(connection, at.layout, release, files, interpreter)
         yield Progress("release", f"{name}: {len(files)} files, a virtual environment over {interpreter.path}", True)
     async for step in _first_settings(at, request, release):
         yield step
@@ -125,55 +110,6 @@ async def _check_model_folder(connection: Connection, folder: str) -> None:
         raise UsageError("holds no config.json", where=folder, mend="name a model folder on the box")
 
 
-# --- the release
-
-
-async def _build_release(at: Places, release: str, files: Mapping[str, bytes], interpreter: Interpreter) -> None:
-    """Files, virtual environment, what is missing from it; the marker last, so that a torn release is made anew."""
-    await _must(at.connection, ["rm", "-rf", "--", release], "clear away an interrupted install")
-    await _make_folders(at.connection, at.layout.share, at.layout.releases)
-    programs = frozenset(name for name in files if name.startswith("agent/"))
-    await at.connection.upload_tree(files, release, executable=programs)
-    venv = f"{release}/venv"
-    await _must(
-        at.connection,
-        [interpreter.path, "-m", "venv", "--without-pip", venv],
-        "make a virtual environment",
-        mend="on Debian: apt install python3-venv",
-    )
-    site = f"{venv}/lib/python{interpreter.minor}/site-packages"
-    own = [f"{release}/app", *interpreter.folders]
-    await at.connection.upload("".join(f"{folder}\n" for folder in own).encode(), f"{site}/ddtree.pth")
-    missing = unmet(requirements(), interpreter.packages)
-    if missing:
-        await _add_packages(at, interpreter, f"{venv}/bin/python", missing)
-    if at.layout.scope == "system":  # the engine cannot write there, and would compile itself at every start
-        await _must(
-            at.connection, [f"{venv}/bin/python", "-m", "compileall", "-q", f"{release}/app"], "compile the source"
-        )
-    card = {"release": posixpath.basename(release), "python": interpreter.path, "added": sorted(missing.values())}
-    await at.connection.upload(json.dumps(card, indent=2).encode() + b"\n", f"{release}/{COMPLETE}")
-
-
-async def _add_packages(at: Places, interpreter: Interpreter, python: str, missing: Mapping[str, str]) -> None:
-    names = ", ".join(sorted(missing.values()))
-    mend = f"install them there: {interpreter.path} -m pip install {' '.join(sorted(missing))}"
-    if not interpreter.has_pip:
-        raise InstallError(
-            f"{interpreter.path} lacks {names}, and pip to fetch them", where=at.connection.target.name, mend=mend
-        )
-    quietly = ["--quiet", "--no-input", "--disable-pip-version-check", "--retries", "1", "--timeout", "15"]
-    argv = [interpreter.path, "-m", "pip", "--python", python, "install", *quietly, *sorted(missing.values())]
-    done = await at.connection.run(argv, timeout_s=PIP_S)
-    if done.exit_status != 0:
-        said = _last_line(done.stderr) or "pip gave no reason"
-        raise InstallError(
-            f"{interpreter.path} lacks {names}, and pip could not fetch them: {said}",
-            where=at.connection.target.name,
-            mend=mend,
-        )
-
-
 # --- settings
 
 
@@ -181,7 +117,7 @@ async def _first_settings(at: Places, request: InstallRequest, release: str) -> 
     """Generation 0, where there are no settings yet; an upgrade keeps those that are there."""
     connection, layout = at.connection, at.layout
     if await connection.exists(layout.settings):
-        yield Progress("settings", f"{layout.settings} is kept", False)
+        yield Progress("settings", f"{layout.settings} is kept; `ddtree restart --set` changes it", False)
         return
     model = request.model
     if model is None:
@@ -191,7 +127,7 @@ async def _first_settings(at: Places, request: InstallRequest, release: str) -> 
     if request.model is None and not drafter and await connection.exists(f"{release}/{SHIPPED_DRAFTER}/config.json"):
         drafter = f"{layout.current}/{SHIPPED_DRAFTER}"
     text = request.compose(model, drafter).encode()
-    await _make_folders(connection, layout.config, layout.generations, layout.state, layout.runs)
+    await make_folders(connection, layout.config, layout.generations, layout.state, layout.runs)
     await connection.upload(text, f"{layout.generations}/0000.toml")
     line = {
         "event": "installed",
@@ -213,10 +149,10 @@ async def _fetch_bundled_model(at: Places, request: InstallRequest, release: str
     argv = ["env", *(f"{name}={value}" for name, value in places.items())]
     argv += [f"{release}/venv/bin/python", "-m", "engine", "fetch-model", "smollm2"]
     done = await at.connection.run(argv, timeout_s=FETCH_S)
-    folder = _last_line(done.stdout)
+    folder = last_line(done.stdout)
     if done.exit_status != 0 or not folder.startswith("/"):
         raise InstallError(
-            f"the bundled model could not be fetched there: {_last_line(done.stderr) or 'no reason given'}",
+            f"the bundled model could not be fetched there: {last_line(done.stderr) or 'no reason given'}",
             where=at.connection.target.name,
             mend="name a model folder on the box with --model",
         )
@@ -230,19 +166,18 @@ async def _write_unit(at: Places, request: InstallRequest) -> bool:
     """The unit file or service.json; true when it was not there like that before."""
     layout = at.layout
     if layout.scope == "supervisor":
-        await _make_folders(at.connection, layout.state, posixpath.dirname(layout.supervised), layout.supervised)
+        await make_folders(at.connection, layout.state, posixpath.dirname(layout.supervised), layout.supervised)
         return await _write(
             at.connection,
             f"{layout.supervised}/service.json",
             service_json(layout, request.environment, request.bound_to),
         )
     changed = await _write(at.connection, layout.unit_file, unit_text(layout))
-    systemctl = ["systemctl", "--user"] if layout.scope == "user" else ["systemctl"]
     if changed:
-        await _must(at.connection, [*systemctl, "daemon-reload"], "reload the service manager")
-    enabled = await at.connection.run([*systemctl, "is-enabled", "--quiet", layout.unit])
+        await must(at.connection, [*systemctl(layout), "daemon-reload"], "reload the service manager")
+    enabled = await at.connection.run([*systemctl(layout), "is-enabled", "--quiet", layout.unit])
     if enabled.exit_status != 0:
-        await _must(at.connection, [*systemctl, "--quiet", "enable", layout.unit], "enable the unit")
+        await must(at.connection, [*systemctl(layout), "--quiet", "enable", layout.unit], "enable the unit")
         changed = True
     return changed
 
@@ -252,7 +187,7 @@ async def _write(connection: Connection, path: str, text: str) -> bool:
         if await connection.read(path) == text.encode():
             return False
     except NoSuchFile:
-        await _must(connection, ["mkdir", "-p", "--", posixpath.dirname(path)], f"make the folder of {path}")
+        await must(connection, ["mkdir", "-p", "--", posixpath.dirname(path)], f"make the folder of {path}")
     await connection.upload(text.encode(), path)
     return True
 
@@ -265,76 +200,12 @@ async def _swap_current(at: Places, name: str) -> bool:
     if previous == name:
         return False
     part = f"{layout.current}.part"
-    await _must(connection, ["ln", "-sfn", "--", f"releases/{name}", part], "make the link")
-    await _must(connection, ["mv", "-T", "--", part, layout.current], "swap the release")
-    listed = await _must(connection, ["ls", "-1", "--", layout.releases], "list the releases")
+    await must(connection, ["ln", "-sfn", "--", f"releases/{name}", part], "make the link")
+    await must(connection, ["mv", "-T", "--", part, layout.current], "swap the release")
+    listed = await must(connection, ["ls", "-1", "--", layout.releases], "list the releases")
     old = [one for one in listed.decode().split() if one not in (name, previous)]
     if old:
-        await _must(
+        await must(
             connection, ["rm", "-rf", "--", *(f"{layout.releases}/{one}" for one in old)], "clear away old releases"
         )
     return True
-
-
-# --- and away again
-
-
-async def uninstall(connection: Connection, manager: ServiceManager) -> AsyncIterator[Progress]:
-    """Stop the engine and remove everything the console put on the box; models in the cache stay, and that is said."""
-    layout = manager.layout
-    state = await manager.state()
-    if state.state not in ("not-installed", "stopped", "failed", "start-limit-hit", "start-timeout"):
-        await manager.stop()
-        await manager.wait(lambda now: now.state not in ("serving", "starting", "stopping", "restarting"), timeout_s=90)
-        yield Progress("stop", f"{manager.unit} stopped", True)
-    if layout.scope != "supervisor":
-        systemctl = ["systemctl", "--user"] if layout.scope == "user" else ["systemctl"]
-        if state.state != "not-installed":
-            await _must(connection, [*systemctl, "--quiet", "disable", layout.unit], "disable the unit")
-        await _must(connection, ["rm", "-f", "--", layout.unit_file], "remove the unit")
-        await _must(connection, [*systemctl, "daemon-reload"], "reload the service manager")
-        yield Progress("unit", f"{layout.unit_file} removed", state.state != "not-installed")
-    folders = [layout.share, layout.config, layout.state]
-    present = [folder for folder in folders if await connection.exists(folder)]
-    await _must(connection, ["rm", "-rf", "--", *folders], "remove the files")
-    await _remove_empty_folders(connection, layout)
-    text = ", ".join(present) + " removed" if present else "no files were there"
-    if await connection.exists(layout.cache):
-        text += f"; downloads stay in {layout.cache}"
-    yield Progress("files", text, bool(present))
-
-
-async def _remove_empty_folders(connection: Connection, layout: Layout) -> None:
-    """Parents that an install made and that hold nothing else; in a system's own folders only the empty cache."""
-    tidy = ["rmdir", "--ignore-fail-on-non-empty"]
-    if layout.scope == "system":
-        if await connection.exists(layout.cache):
-            await _must(connection, [*tidy, "--", layout.cache], "remove the empty cache")
-        return
-    for path in (layout.share, layout.config, layout.state, layout.unit_file):
-        parent = posixpath.relpath(posixpath.dirname(path), connection.home)
-        if await connection.exists(f"{connection.home}/{parent}"):
-            await _must(connection, ["env", "-C", connection.home, *tidy, "-p", "--", parent], "remove empty folders")
-
-
-async def _must(connection: Connection, argv: Sequence[str], what: str, *, mend: str | None = None) -> bytes:
-    done = await connection.run(argv)
-    if done.exit_status != 0:
-        said = _last_line(done.stderr) or f"exit status {done.exit_status}"
-        raise InstallError(f"could not {what}: {said}", where=connection.target.name, mend=mend)
-    return done.stdout
-
-
-async def _make_folders(connection: Connection, *folders: str) -> None:
-    """Folders that only the login may enter; each level is named, since `-p` gives the mode to the last one alone."""
-    await _must(connection, ["mkdir", "-p", "-m", "700", "--", *folders], f"make {folders[-1]}")
-
-
-def _last_line(output: bytes) -> str:
-    lines = output.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-def to_json(step: Progress) -> dict[str, Any]:
-    """The object a step is with `--json`."""
-    return {"step": step.step, "text": step.text, "changed": step.changed}

@@ -17,6 +17,11 @@ RESTART_WINDOW_S = 300
 FINAL_EXIT_STATUSES = (2, 78)  # bad settings do not get better by trying again
 
 
+def systemctl(layout: Layout) -> list[str]:
+    """The command for the manager of a user or system installation."""
+    return ["systemctl", "--user"] if layout.scope == "user" else ["systemctl"]
+
+
 def command(layout: Layout) -> list[str]:
     """The engine's command line; the paths lead through `current`, so that an upgrade needs no new unit."""
     return [layout.python, "-m", "engine", "serve", "--config", layout.settings]

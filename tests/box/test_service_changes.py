@@ -15,11 +15,12 @@ from box_machine import Box
 from link_proxy import LinkProxy
 
 from console.box.connection import Connection, connect
-from console.box.install import InstallRequest, install, uninstall
+from console.box.install import InstallRequest, install
 from console.box.layout import layout_for
 from console.box.services import ServiceManager, manager_for
 from console.box.target import DEFAULT_UNIT, Target
 from console.box.timing import Timing
+from console.box.uninstall import uninstall
 from console.deployment.bundled import first_settings_with
 from console.deployment.change import Outcome, Phase
 from console.deployment.reconfigure import Limits, Site, apply, follow, history, new_request_id, plan, plan_rollback

@@ -12,12 +12,14 @@ from box_machine import Box
 
 from console.box.connection import Connection
 from console.box.doctor import examine
-from console.box.install import InstallError, InstallRequest, Progress, install, uninstall
+from console.box.install import InstallRequest, install
 from console.box.journal import read_journal
 from console.box.layout import layout_for
 from console.box.release import release_files
 from console.box.services import ServiceManager, manager_for, pick_manager
+from console.box.steps import InstallError, Progress
 from console.box.target import DEFAULT_UNIT, Scope
+from console.box.uninstall import uninstall
 from console.box.values import ServiceState
 from console.deployment.bundled import BUNDLED, first_settings_with
 from console.deployment.change import Outcome

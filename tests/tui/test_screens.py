@@ -46,7 +46,18 @@ async def test_the_overview_has_its_figures_at_every_size(host: RecordedHost, si
 
 async def test_below_the_least_size_one_plain_sentence_takes_the_place_of_everything(host: RecordedHost) -> None:
     async with opened(host, (59, 14)) as pilot:
-        assert text(pilot).split() == ["The", "console", "needs", "60", "columns", "and", "15", "rows.", "ctrl+q", "quits."]
+        assert text(pilot).split() == [
+            "The",
+            "console",
+            "needs",
+            "60",
+            "columns",
+            "and",
+            "15",
+            "rows.",
+            "ctrl+q",
+            "quits.",
+        ]
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: "tok/s" in text(pilot))
         await pilot.resize_terminal(30, 8)
