@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.telemetry.parse import AUTO, READERS
-from console.verbs import analysis, demo, logs, playbooks, runs, service, status
+from console.verbs import analysis, demo, install, logs, playbooks, runs, service, status
 from console.verbs.verb import Argument, Verb
 
 _HOST = Argument(
@@ -15,6 +15,9 @@ _SET = Argument(
 )
 _DRY_RUN = Argument("dry-run", "show the change, what fits and what restarts; touch nothing", kind="flag")
 _YES = Argument("yes", "do not ask", kind="flag")
+_SCOPE = Argument(
+    "scope", "the service manager to use; without it, the one the host has", choices=("user", "system", "supervisor")
+)
 
 SESSION: tuple[Argument, ...] = (
     Argument("json", "one object, or one object a line where the verb streams", kind="flag"),
@@ -38,6 +41,43 @@ _TABLE = (
             Argument("run", "run this playbook; its verdict comes last", metavar="PLAYBOOK"),
             Argument("param", "a parameter of the playbook; may be repeated", kind="pair", repeat=True),
         ),
+        streams=True,
+    ),
+    Verb(
+        "doctor",
+        "What would stop it from working, each with its mend",
+        "Link, service manager, journal, python, torch, GPUs, model and drafter, ports, disk and clocks of the host, each "
+        "pass, warn or fail. Touches nothing. Exit 3 when something fails.",
+        install.doctor,
+        (_HOST, _SCOPE),
+        key="6",
+    ),
+    Verb(
+        "install",
+        "Put the engine on the host",
+        "A release of the engine, its unit and first settings. Paths are paths on the host. Without --model, the bundled "
+        "one is fetched there. A second time changes nothing; an interrupted install leaves the old release working.",
+        install.install,
+        (
+            _HOST,
+            Argument("model", "the model's folder on the host", metavar="DIR"),
+            Argument("drafter", "the drafter's folder on the host", metavar="DIR"),
+            Argument(
+                "python", "the interpreter on the host whose torch is used; else one is looked for", metavar="PATH"
+            ),
+            _SET,
+            _SCOPE,
+        ),
+        changes_box=True,
+        streams=True,
+    ),
+    Verb(
+        "uninstall",
+        "Take the engine off the host",
+        "Stop the engine and remove its unit, releases, settings, history and runs. Downloaded models stay.",
+        install.uninstall,
+        (_HOST, _SCOPE, _YES),
+        changes_box=True,
         streams=True,
     ),
     Verb(

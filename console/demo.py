@@ -184,5 +184,7 @@ async def _start(manager: ServiceManager, on_progress: Callable[[str], None]) ->
 
 
 async def _stop(manager: ServiceManager) -> None:
+    if (await manager.state()).state == "not-installed":  # `ddtree uninstall demo` took it away, stopped
+        return
     await manager.stop()
     await manager.wait(lambda now: now.state in ("stopped", "failed"), STOP_S)

@@ -11,7 +11,7 @@ import os
 import posixpath
 import secrets
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,19 +101,29 @@ class DemoServer:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
         feeding = asyncio.create_task(_feed(process, child, child.stdin))
         outputs = [(child.stdout, process.stdout), (child.stderr, process.stderr)]
-        pumping: asyncio.Future[list[None]] = asyncio.gather(*(_pump(source, sink) for source, sink in outputs))
+        pumps = [asyncio.create_task(_pump(source, sink)) for source, sink in outputs]
+        pumped = asyncio.create_task(asyncio.wait(pumps))
         gone = asyncio.create_task(process.wait_closed())
         try:
-            either: list[asyncio.Future[Any]] = [pumping, gone]
+            either: list[asyncio.Future[Any]] = [pumped, gone]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if pumping.done() and not gone.done():
+            if pumped.done() and not gone.done():
                 _tell_exit(process, await child.wait())
         finally:
-            for task in (feeding, pumping, gone):
+            tasks = [feeding, *pumps, pumped, gone]
+            for task in tasks:
                 task.cancel()
             if child.returncode is None:
                 child.terminate()
             await child.wait()
+            _check_ends(await asyncio.gather(*tasks, return_exceptions=True))
+
+
+def _check_ends(ends: Sequence[object]) -> None:
+    """Being cancelled and losing the client are how tasks end here; anything else is a fault of ours."""
+    for end in ends:
+        if isinstance(end, Exception) and not isinstance(end, (OSError, asyncssh.Error)):
+            raise end
 
 
 def _tell_exit(process: asyncssh.SSHServerProcess[bytes], status: int) -> None:

@@ -17,7 +17,7 @@ from console.box.connection import connect
 from console.box.errors import LinkError
 from console.box.prompts import Prompts
 from console.box.services import pick_manager
-from console.box.target import Target
+from console.box.target import Scope, Target
 from console.box.values import Record, ServiceState
 from console.config import places, resolve
 from console.deployment import reconfigure
@@ -31,6 +31,9 @@ from console.telemetry.reader import bare
 from console.watch import Watch
 
 if TYPE_CHECKING:
+    from console.box.doctor import Check
+    from console.box.install import InstallRequest
+    from console.box.steps import Progress
     from console.experiments.conduct import Bench
     from console.experiments.remote import EngineUnderTest
 
@@ -42,14 +45,22 @@ BAD_SETTINGS = 2
 
 
 async def open_host(
-    name: str, *, prompts: Prompts | None = None, accept_host_key: str | None = None, read_only: bool = False
+    name: str,
+    *,
+    prompts: Prompts | None = None,
+    accept_host_key: str | None = None,
+    read_only: bool = False,
+    scope: Scope | None = None,
 ) -> Host:
-    """The host called `name`, connected. Raises UsageError for a name that cannot be one, BoxError as `connect` does."""
+    """The host called `name`, connected. Raises UsageError for a name that cannot be one, BoxError as `connect` does.
+
+    `scope` is the service manager to use; None: the one of the config file, or the one that the box has.
+    """
     where = places()
     target = resolve(name, where)
     connection = await connect(target, prompts, accept_host_key=accept_host_key)
     try:
-        manager = await pick_manager(connection, target.scope, target.unit)
+        manager = await pick_manager(connection, scope or target.scope, target.unit)
     except BaseException:
         await connection.close()
         raise
@@ -125,6 +136,32 @@ class Host:
                 if isinstance(item, Outcome):
                     entry.ended(item.status, item.request_id)
                 yield item
+
+    # --- install
+
+    async def install(self, request: InstallRequest) -> AsyncIterator[Progress]:
+        """Put the engine on the box, step by step; what is there already is left alone."""
+        from console.box.install import install
+
+        with self._changing("install", detail=request.model) as act:
+            async for step in install(self.site.connection, self.site.manager, request):
+                yield step
+            act.ended("installed")
+
+    async def uninstall(self) -> AsyncIterator[Progress]:
+        """Stop the engine and take away everything that an install put there, step by step."""
+        from console.box.uninstall import uninstall
+
+        with self._changing("uninstall") as act:
+            async for step in uninstall(self.site.connection, self.site.manager):
+                yield step
+            act.ended("uninstalled")
+
+    async def examine(self) -> Sequence[Check]:
+        """What would stop the engine from working on the box, each with its mend; nothing is touched."""
+        from console.box.doctor import examine
+
+        return await examine(self.site.connection, self.site.manager)
 
     # --- service
 

@@ -257,10 +257,10 @@ def _service(found: Findings) -> list[Check]:
     return checks + [
         Check(
             "service",
-            "stray engine",
-            "fail",
-            f"process {one['pid']} belongs to no unit: {one['command']}",
-            f"kill {one['pid']}",
+            "other engine",
+            "warn",
+            f"process {one['pid']} is not this unit's and uses the same machine: {one['command']}",
+            f"if nobody needs it: kill {one['pid']}",
         )
         for one in found.survey["engines"]
         if one["pid"] != now.main_pid

@@ -46,7 +46,10 @@ def judge_model(found: ModelFolders) -> list[Row]:
         lost = ", ".join(found.missing_shards[:3]) + (" …" if len(found.missing_shards) > 3 else "")
         rows.append(("model", "weights", "fail", f"{found.path} lacks {lost}", "fetch the model anew"))
     if not found.has_tokenizer:
-        rows.append(("model", "tokenizer", "warn", "no tokenizer.json: prompts must come as token ids", None))
+        text = "no tokenizer.json: prompts must come as token ids"
+        rows.append(
+            ("model", "tokenizer", "warn", text, f"to serve text, put the model's tokenizer.json into {found.path}")
+        )
     if not rows:
         rows.append(("model", "folder", "pass", f"{found.path}: {architecture}", None))
     return [*rows, *_judge_drafter(found)]

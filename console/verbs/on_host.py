@@ -10,12 +10,16 @@ from console.errors import UsageError
 from console.verbs.verb import Call
 
 if TYPE_CHECKING:
+    from console.box.target import Scope
     from console.host import Host
 
 
 @asynccontextmanager
-async def on_host(call: Call, name: str | None = None) -> AsyncIterator[Host]:
-    """The host called `name`, or else the one of the verb's HOST argument, connected; closed afterwards."""
+async def on_host(call: Call, name: str | None = None, *, scope: Scope | None = None) -> AsyncIterator[Host]:
+    """The host called `name`, or else the one of the verb's HOST argument, connected; closed afterwards.
+
+    `scope` is the service manager to use, whatever the config file says; None leaves it to the config and the box.
+    """
     from console.host import open_host  # brings in asyncssh, which the verbs without a host do without
     from console.terminal import TerminalPrompts  # as above
 
@@ -25,6 +29,7 @@ async def on_host(call: Call, name: str | None = None) -> AsyncIterator[Host]:
         prompts=TerminalPrompts() if session.ask is not None else None,
         accept_host_key=session.accept_host_key,
         read_only=session.read_only,
+        scope=scope,
     )
     try:
         yield host

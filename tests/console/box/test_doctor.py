@@ -143,8 +143,8 @@ def test_a_healthy_box_passes_everything_and_needs_no_mend() -> None:
         (replace(HEALTHY, settings=None), "fail", "engine.toml", "ddtree install"),
         (
             surveyed(engines=[{"pid": 77, "command": "python -m engine serve"}]),
-            "fail",
-            "process 77 belongs to no unit",
+            "warn",
+            "process 77 is not this unit's",
             "kill 77",
         ),
         (
