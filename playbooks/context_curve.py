@@ -62,6 +62,7 @@ import kit
 SHARES = (0.0, 1 / 12, 1 / 4, 1 / 2, 1.0)  # of the highest level; the lowest one is a short prompt
 LOWEST = 64
 HIGHEST = 12000
+LEAST_SPAN = 16  # the highest level is never lowered below so many times the lowest: closer levels show no slope
 WARM_TOKENS = 8
 SPARE = 8  # tokens of context left free behind the longest request
 MARGIN = 0.8  # of the budget is planned for; engines slow down under other load
@@ -125,17 +126,17 @@ def calibrate(run: kit.Run, limit: int) -> Cost:
 
 
 def choose_levels(params: Mapping[str, Any], highest: int, cost: Cost) -> List[int]:
-    """Five levels; the highest one is lowered until warm-up and all repeats fit into the budget."""
+    """Five levels; the highest one is lowered until warm-up and all repeats fit into the budget, or its floor is reached."""
     top = min(HIGHEST, highest)
+    floor = min(LOWEST * LEAST_SPAN, top)
     while True:
         lowest = min(LOWEST, top // 8)
-        levels = sorted({max(round(top * share), lowest + place) for place, share in enumerate(SHARES)})
+        levels = [lowest + round((top - lowest) * share) for share in SHARES]
         measured = sum(seconds_of(level, params["tokens"], cost) for level in levels)
         warming = sum(seconds_of(level, WARM_TOKENS, cost) for level in levels)
-        fits = run_s(params, measured, warming) <= params["budget_seconds"] * MARGIN
-        if fits or top * 0.8 < 8 * len(SHARES):
+        if top == floor or run_s(params, measured, warming) <= params["budget_seconds"] * MARGIN:
             return levels
-        top = int(top * 0.8)
+        top = max(int(top * 0.8), floor)
 
 
 def run_s(params: Mapping[str, Any], measured: float, warming: float) -> float:
