@@ -65,11 +65,13 @@ async def demo_in(folder: Path) -> AsyncIterator[Demo]:
         yield Demo(where, connection, manager, Site(connection, manager, limits=Limits(soak_s=0.5)), said)
 
 
-def marked_processes() -> set[int]:
+def marked_processes(home: Path) -> set[int]:
+    """Processes that a demo with this home started; another demo's on the same machine are none of ours."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{MARK}=".encode() in (folder / "environ").read_bytes():
+            environ = (folder / "environ").read_bytes()
+            if f"{MARK}=".encode() in environ and bytes(home) in environ:
                 found.add(int(folder.name))
     return found
 
@@ -85,8 +87,8 @@ async def outcome_of(demo: Demo, changes: dict[str, str]) -> tuple[Outcome, list
 
 
 async def test_a_demo_serves_takes_new_settings_takes_bad_ones_back_and_leaves_nothing(tmp_path: Path) -> None:
-    before = marked_processes()
     async with demo_in(tmp_path) as demo:
+        assert marked_processes(tmp_path)
         state = await demo.manager.state()
         assert (state.state, state.scope) == ("serving", "supervisor")
         ready = [
@@ -152,7 +154,7 @@ async def test_a_demo_serves_takes_new_settings_takes_bad_ones_back_and_leaves_n
                 agent_path=None,
             )
     assert not (tmp_path / "demo.json").exists()
-    assert marked_processes() <= before
+    assert marked_processes(tmp_path) == set()
 
     async with demo_in(tmp_path) as second:  # the release is kept, so that it starts faster; settings are new
         assert any("a virtual environment over" in line for line in demo.said)
