@@ -197,6 +197,8 @@ class Watch:
         for record in records:
             if record.marker is None:
                 samples += self._reader.read(bare(record.message), record.time).samples
+            elif record.marker != "reboot":
+                self._reader.lost(record.message)
         self._set(self.known.with_records(records, samples, self._clock(), live=live))
 
     # --- draft trees

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, cast, get_args
+from operator import mul
+from typing import Any, cast
 
-from console.telemetry.logfmt import parse_logfmt
-from console.telemetry.reader import SKIPPED, Reading
+from console.telemetry.logfmt import Logfmt, parse_logfmt
+from console.telemetry.reader import SKIPPED, Losses, Reading
 from console.telemetry.sample import Sample, SampleKind
 
 ENGINE = "bundled"
@@ -27,9 +27,14 @@ _PROOF: Mapping[SampleKind, tuple[frozenset[str], ...]] = {
     "request": (frozenset({"seq", "req"}),),
     "ready": (frozenset({"seq", "version", "model", "kv_total", "page_size", "context_length"}),),
 }
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-][0-9]+)?")
+_COUNTED = ("refused", "error")
+"""Heads of lines that are counted and make no Sample."""
+_MOST_DIGITS = 18
+_NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?([eE][+-][0-9]{1,3})?")
+_STAGE_KEYS = tuple((stage, f"{stage}_ms") for stage in STAGES)
+_NUMBERS = (int, float)  # and no bool, which is an int to isinstance
 _TAKEN = frozenset(
-    {"tokens", "steps", "ctx", "running", "queued", "graph", "hist", "wall_ms", *(f"{s}_ms" for s in STAGES)}
+    {"tokens", "steps", "ctx", "running", "queued", "graph", "hist", "wall_ms", *(key for _, key in _STAGE_KEYS)}
 )
 
 
@@ -39,7 +44,11 @@ def parse_line(message: str, time: str | None = None) -> Sample | None:
     `time` is the journal's stamp in ISO 8601: the line itself carries none.
     """
     record = parse_logfmt(message)
-    if record is None or record.head not in get_args(SampleKind):
+    return None if record is None else _sample_of(record, time)
+
+
+def _sample_of(record: Logfmt, time: str | None) -> Sample | None:
+    if record.head not in _PROOF:
         return None
     kind = cast(SampleKind, record.head)
     if not all(proof & record.values.keys() for proof in _PROOF[kind]):
@@ -50,26 +59,37 @@ def parse_line(message: str, time: str | None = None) -> Sample | None:
 
 
 class BundledReader:
-    """Reads a log line by line and notes where the engine's own count says that lines were lost."""
+    """Reads a log line by line and notes where lines were lost: by the engine's own count, which knows best, or by what
+    the journal says before there is a count to go by."""
 
     engine = ENGINE
 
     def __init__(self) -> None:
         self._last_seq: int | None = None
+        self._losses = Losses()
 
     def read(self, message: str, time: str | None) -> Reading:
         """The line's Sample, if it is a record."""
-        sample = parse_line(message, time)
-        if sample is None:
+        record = parse_logfmt(message)
+        if record is None:
             return SKIPPED
-        seq = sample.extra.get("seq")
-        if not isinstance(seq, int):
-            return Reading(True, (sample,))
+        sample = _sample_of(record, time)
+        if sample is not None or record.head in _COUNTED:
+            self._count(_typed(record.values.get("seq", "")))
+        return SKIPPED if sample is None else Reading(True, (self._losses.mark(sample),))
+
+    def lost(self, why: str) -> None:
+        """See console.telemetry.reader.LogReader. With a count to go by, only the count tells of a loss."""
+        if self._last_seq is None:
+            self._losses.add(why)
+
+    def _count(self, seq: Any) -> None:
+        if type(seq) is not int:
+            return
         before, self._last_seq = self._last_seq, seq
-        if before is None or seq <= before + 1:  # a count that falls is a restart, not a loss
-            return Reading(True, (sample,))
-        lost = f"{seq - before - 1} lines lost before this one (seq {before}, then {seq})"
-        return Reading(True, (replace(sample, notes=(*sample.notes, lost)),))
+        if before is not None and seq > before + 1:  # a count that falls is a restart, not a loss
+            lost = "1 line" if seq == before + 2 else f"{seq - before - 1} lines"
+            self._losses.add(f"{lost} lost before this one (seq {before}, then {seq})")
 
     def finish(self) -> tuple[Sample, ...]:
         """Nothing: here a record is one line."""
@@ -82,6 +102,7 @@ class _Window:
     def __init__(self, kind: SampleKind, values: Mapping[str, str]) -> None:
         self.kind = kind
         self.values = values
+        self.typed = _typed_all(values)
         self.notes: list[str] = []
 
     def sample(self, time: str | None) -> Sample:
@@ -109,19 +130,17 @@ class _Window:
             graph={"1": True, "0": False}.get(graph) if graph is not None else None,
             stages_ms=self.stages(steps) if stepped else None,
             hist=hist,
-            extra=_typed_all({key: value for key, value in self.values.items() if key not in _TAKEN}),
+            extra={key: value for key, value in self.typed.items() if key not in _TAKEN},
             notes=tuple(self.notes),
         )
 
     def number(self, key: str) -> float | None:
         """The value of `key`; a note when it is there and is no finite number at or above zero."""
-        text = self.values.get(key)
-        if text is None:
-            return None
-        value = _typed(text)
-        if isinstance(value, int | float) and value >= 0:
+        value: Any = self.typed.get(key)
+        if type(value) in _NUMBERS and value >= 0:
             return value
-        self.notes.append(f"{key}: {text!r} is not a number")
+        if value is not None:
+            self.notes.append(f"{key}: {self.values[key]!r} is not a number")
         return None
 
     def count(self, key: str) -> int | None:
@@ -136,22 +155,25 @@ class _Window:
         self, figure: str, over: float | None, under: float | None, over_name: str, under_name: str
     ) -> float | None:
         """`over`/`under`, or None and a note that says what is missing."""
+        if over is not None and under:
+            return over / under
         missing = [name for name, value in ((over_name, over), (under_name, under)) if value is None]
         if missing:
             self.notes.append(f"{figure}: the line gives no {' and no '.join(missing)}")
             return None
-        assert over is not None and under is not None
-        if under == 0:
-            self.notes.append(f"{figure}: {under_name} is 0")
-            return None
-        return over / under
+        self.notes.append(f"{figure}: {under_name} is 0")
+        return None
 
     def stages(self, steps: int | None) -> dict[str, float] | None:
         """Milliseconds a step of each stage the line names."""
         if not steps:
             return None
-        sums = {stage: self.number(f"{stage}_ms") for stage in STAGES}
-        return {stage: value / steps for stage, value in sums.items() if value is not None} or None
+        out: dict[str, float] = {}
+        for stage, key in _STAGE_KEYS:
+            value = self.number(key)
+            if value is not None:
+                out[stage] = value / steps
+        return out or None
 
     def hist(self, tokens: int | None, steps: int | None) -> tuple[int, ...] | None:
         """Steps by tokens kept; a note when it does not add up to the line's own sums."""
@@ -159,13 +181,13 @@ class _Window:
         if not text:
             return None
         parts = text.split(",")
-        if not all(part.isdecimal() for part in parts):
+        if not all(map(str.isdecimal, parts)):
             self.notes.append(f"hist: {text!r} is not a list of counts")
             return None
-        hist = tuple(int(part) for part in parts)
+        hist = tuple(map(int, parts))
         if steps is not None and sum(hist) != steps:
             self.notes.append(f"hist: counts {sum(hist)} steps, the line {steps}")
-        kept = sum((i + 1) * n for i, n in enumerate(hist))
+        kept = sum(map(mul, hist, range(1, len(hist) + 1)))
         if tokens is not None and kept != tokens:
             self.notes.append(f"hist: counts {kept} tokens, the line {tokens}")
         return hist
@@ -178,11 +200,14 @@ def _typed_all(values: Mapping[str, str]) -> dict[str, Any]:
 
 def _typed(text: str) -> Any:
     """`text` as the engine meant it: true/false, int, finite float, or as it is."""
-    if text in ("true", "false"):
+    if text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    if text == "true" or text == "false":
         return text == "true"
-    if not _NUMBER.fullmatch(text):
+    number = _NUMBER.fullmatch(text)
+    if number is None:
         return text
-    if text.lstrip("-").isdecimal():
+    if number.end(2) < 0 and number.end(1) < 0:
         return int(text)
     value = float(text)
     return value if math.isfinite(value) else text

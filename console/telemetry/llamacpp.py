@@ -6,26 +6,25 @@ are not printed, but every step emits one token that no draft gave: steps = toke
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from console.telemetry.reader import Reading
+from console.telemetry.reader import Losses, Reading, from_json, number, whole
 from console.telemetry.sample import Sample
 
 ENGINE = "llamacpp"
 
 _STAMP = r"(?:\d+\.\d+\.\d+\.\d+ [A-Z] )?"  # newer builds: time since start, and a level
-_HEAD = re.compile(rf"{_STAMP}slot print_timing: id +(\d+) \| task +(\d+) \| *")
+_HEAD = re.compile(rf"{_STAMP}slot print_timing: id +([0-9]{{1,15}}) \| task +([0-9]{{1,15}}) \| *")
 _TIMING = re.compile(
-    r" *(prompt eval|eval|total) time = +([\d.]+) ms / +(\d+) tokens"
+    r" *(prompt eval|eval|total) time = +([0-9]{1,15}(?:\.[0-9]+)?) ms / +([0-9]{1,15}) tokens"
     r"(?: \( *[\d.]+ ms per token, +[\d.]+ tokens per second\))?"
 )
 _DRAFT = re.compile(
-    r"draft acceptance(?: rate)? = +([\d.]+) \( *(\d+) accepted / +(\d+) generated\)"
-    r"(?:, mean acceptance length = +([\d.]+))?"
-    r"(?:, acceptance rate per position = \(([\d., ]+)\))?"
+    r"draft acceptance(?: rate)? = +([0-9]{1,15}(?:\.[0-9]+)?) \( *([0-9]{1,15}) accepted / +([0-9]{1,15}) generated\)"
+    r"(?:, mean acceptance length = +([0-9]{1,15}(?:\.[0-9]+)?))?"
+    r"(?:, acceptance rate per position = \(([0-9]\.[0-9]+(?:, [0-9]\.[0-9]+)*)\))?"
 )
 _GRAPHS = re.compile(r"graphs reused = +\d+")
 _TIMINGS = re.compile(r'"timings": (\{.*\})')
@@ -71,9 +70,19 @@ class LlamaCppReader:
 
     def __init__(self) -> None:
         self._open: _Block | None = None
+        self._losses = Losses()
 
     def read(self, message: str, time: str | None) -> Reading:
         """What the line is to the block being read. A line outside the block completes it."""
+        reading = self._read(message, time)
+        return Reading(reading.taken, tuple(map(self._losses.mark, reading.samples))) if reading.samples else reading
+
+    def lost(self, why: str) -> None:
+        """See console.telemetry.reader.LogReader. Half a block says nothing that can be trusted."""
+        self._open = None
+        self._losses.add(why)
+
+    def _read(self, message: str, time: str | None) -> Reading:
         answer = _answer(message, time)
         if answer is not None:
             return Reading(True, (*self.finish(), answer))
@@ -108,12 +117,6 @@ class LlamaCppReader:
         """The request whose block is still open: it had no drafts."""
         block, self._open = self._open, None
         return () if block is None or block.tokens is None else (_request(block, None),)
-
-    def _with_draft(self, draft: _Draft, time: str | None, head: re.Match[str] | None) -> tuple[Sample, ...]:
-        block, self._open = self._open, None
-        if block is None:
-            block = _Block(time, int(head[1]), int(head[2])) if head else _Block(time)
-        return (_request(block, draft),)
 
 
 def _request(block: _Block, draft: _Draft | None) -> Sample:
@@ -183,19 +186,19 @@ def _answer(message: str, time: str | None) -> Sample | None:
     if fragment is None and not (text.startswith("{") and '"timings"' in text):
         return None
     try:
-        value = json.loads(fragment[1] if fragment else text)
+        value = from_json(fragment[1] if fragment else text)
     except ValueError:
         return None
     timings = value if fragment else value.get("timings")
-    if not isinstance(timings, dict) or not isinstance(timings.get("predicted_n"), int):
+    if not isinstance(timings, dict) or whole(timings.get("predicted_n")) is None:
         return None
     block = _Block(
         time,
-        prompt_tokens=timings.get("prompt_n"),
-        prompt_ms=timings.get("prompt_ms"),
+        prompt_tokens=whole(timings.get("prompt_n")),
+        prompt_ms=number(timings.get("prompt_ms")),
         tokens=timings["predicted_n"],
-        wall_ms=timings.get("predicted_ms"),
+        wall_ms=number(timings.get("predicted_ms")),
     )
-    accepted, generated = timings.get("draft_n_accepted"), timings.get("draft_n")
-    draft = _Draft(accepted, generated) if isinstance(accepted, int) and isinstance(generated, int) else None
+    accepted, generated = whole(timings.get("draft_n_accepted")), whole(timings.get("draft_n"))
+    draft = _Draft(accepted, generated) if accepted is not None and generated is not None else None
     return _request(block, draft)

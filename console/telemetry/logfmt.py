@@ -37,6 +37,26 @@ def parse_logfmt(line: str) -> Logfmt | None:
     head = _HEAD.match(line)
     if head is None:
         return None
+    if '"' not in line and line.isascii() and line.isprintable():
+        values = _plain(line[head.end() :])
+        if values is not None:
+            return Logfmt(head[1], values)
+    return _quoted(line, head)
+
+
+def _plain(text: str) -> dict[str, str] | None:
+    """The pairs of a text without quotes, at a fraction of the cost; None where a closer look is needed."""
+    values: dict[str, str] = {}
+    parts = text.split()
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals or not key.isidentifier():
+            return None
+        values[key] = value
+    return values if len(values) == len(parts) else None
+
+
+def _quoted(line: str, head: re.Match[str]) -> Logfmt | None:
     values: dict[str, str] = {}
     position = head.end()
     while position < len(line):

@@ -61,6 +61,11 @@ class AutoReader:
                 return Reading(True, samples)
         return Reading(False, samples)
 
+    def lost(self, why: str) -> None:
+        """See console.telemetry.reader.LogReader. Whose lines they were is not known before the next record."""
+        for reader in self._readers:
+            reader.lost(why)
+
     def finish(self) -> tuple[Sample, ...]:
         """What the readers still hold."""
         return tuple(sample for reader in self._readers for sample in reader.finish())

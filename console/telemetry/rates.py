@@ -14,7 +14,8 @@ from console.telemetry.sample import Sample
 
 @dataclass(frozen=True)
 class Rates:
-    """What a span of decode windows says. `windows` is how many of them carried the sums a ratio needs."""
+    """What a span of decode windows says. `windows` is how many of them carried the sums a ratio needs; `partial` says
+    that lines of the span were lost, so that the rates are those of the windows that came."""
 
     windows: int
     tokens: int
@@ -22,6 +23,7 @@ class Rates:
     wall_ms: float
     stages_ms: dict[str, float]  # milliseconds a step
     hist: tuple[int, ...]  # hist[i] = steps that kept i+1 tokens
+    partial: bool = False
 
     @property
     def commit_length(self) -> float:
@@ -48,9 +50,11 @@ def rates_over(samples: Iterable[Sample]) -> Rates | None:
     wall_ms = 0.0
     stages: dict[str, float] = {}
     hist: list[int] = []
+    partial = False
     for sample in samples:
         if sample.kind != "decode" or sample.tokens is None or not sample.steps or not sample.step_ms:
             continue
+        partial = partial or (windows > 0 and sample.partial)  # what was lost before the first is outside the span
         windows += 1
         tokens += sample.tokens
         steps += sample.steps
@@ -63,4 +67,6 @@ def rates_over(samples: Iterable[Sample]) -> Rates | None:
             hist[i] += count
     if not windows:
         return None
-    return Rates(windows, tokens, steps, wall_ms, {stage: ms / steps for stage, ms in stages.items()}, tuple(hist))
+    return Rates(
+        windows, tokens, steps, wall_ms, {stage: ms / steps for stage, ms in stages.items()}, tuple(hist), partial
+    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from console.telemetry.sample import Sample
+from console.telemetry.sample import PARTIAL, Sample
 
 _ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 _JOURNAL_PREFIX = re.compile(
@@ -13,7 +16,8 @@ _JOURNAL_PREFIX = re.compile(
     r"(?:[A-Z][a-z]{2} [ 0-9]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
     r" [\w.\-]+ [\w.\-@/]+(?:\[\d+\])?: "
 )
-_NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?")
+_NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,15})(?:\.[0-9]+)?")
+_LARGEST = 10**15  # no count, time or rate of an engine is beyond; longer digits are somebody's text
 
 
 class Reading(NamedTuple):
@@ -35,14 +39,38 @@ class LogReader(Protocol):
         """What the line is. `message` is bare (see `bare`); `time` is its stamp in ISO 8601 where the log gives one."""
         ...
 
+    def lost(self, why: str) -> None:
+        """Lines are missing between the last one and the next; `why` is for the note on the Samples this touches."""
+        ...
+
     def finish(self) -> tuple[Sample, ...]:
         """Samples that only the end of the log completes."""
         ...
 
 
+class Losses:
+    """What was lost since the last Sample; the next one bears it as a note."""
+
+    def __init__(self) -> None:
+        self._whys: list[str] = []
+
+    def add(self, why: str) -> None:
+        """Lines are missing from here on."""
+        if why not in self._whys:
+            self._whys.append(why)
+
+    def mark(self, sample: Sample) -> Sample:
+        """`sample` with what was lost before it."""
+        if not self._whys:
+            return sample
+        notes = tuple(f"{PARTIAL}{why}" for why in self._whys)
+        self._whys.clear()
+        return replace(sample, notes=(*sample.notes, *notes))
+
+
 def bare(line: str) -> str:
     """`line` as the engine wrote it: without colour codes, line end, and the prefix of journalctl's text formats."""
-    text = _ANSI.sub("", line).rstrip("\r\n")
+    text = (_ANSI.sub("", line) if "\x1b" in line else line).rstrip("\r\n")
     prefix = _JOURNAL_PREFIX.match(text)
     return text[prefix.end() :] if prefix else text
 
@@ -59,3 +87,28 @@ def figure(text: str) -> Any:
     if percent:
         return round(float(digits) / 100.0, 8)
     return float(digits) if "." in digits else int(digits)
+
+
+def from_json(text: str) -> Any:
+    """Somebody else's JSON. ValueError for what is none, and for numbers that are not finite, which JSON has not."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number of JSON")
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A count out of somebody else's JSON, or None for what is none."""
+    return value if type(value) is int and 0 <= value < _LARGEST else None
+
+
+def number(value: Any) -> float | None:
+    """A figure out of somebody else's JSON, or None for what is none."""
+    return float(value) if type(value) in (int, float) and 0 <= value < _LARGEST else None

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+PARTIAL = "partial: "
+"""How a note begins that tells of lines lost right before the record: what is summed up over them is short of something."""
 SampleKind = Literal["decode", "prefill", "request", "ready"]
 
 
@@ -43,6 +45,11 @@ class Sample:
     hist: tuple[int, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """Lines right before this one were lost."""
+        return any(note.startswith(PARTIAL) for note in self.notes)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's object: absent figures left out; `kind`, `engine`, `time`, `extra`, `notes` always there."""

@@ -7,14 +7,13 @@ prefill are in it unless both lines belong to one busy stretch. Only inside a st
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from console.telemetry.reader import SKIPPED, Reading, figure
+from console.telemetry.reader import SKIPPED, Losses, Reading, figure, from_json, number, whole
 from console.telemetry.sample import Sample
 
 ENGINE = "sglang"
@@ -58,9 +57,19 @@ class SglangReader:
 
     def __init__(self) -> None:
         self._last: dict[str, _Last] = {}
+        self._losses = Losses()
 
     def read(self, message: str, time: str | None) -> Reading:
         """The line's Sample, if it is a record."""
+        reading = self._read(message, time)
+        return Reading(True, tuple(map(self._losses.mark, reading.samples))) if reading.samples else reading
+
+    def lost(self, why: str) -> None:
+        """See console.telemetry.reader.LogReader. A lost line may have ended the busy stretch."""
+        self._last.clear()
+        self._losses.add(why)
+
+    def _read(self, message: str, time: str | None) -> Reading:
         finished = _finished_request(message, time)
         if finished is not None:
             return Reading(True, (finished,))
@@ -164,14 +173,15 @@ def _finished_request(message: str, time: str | None) -> Sample | None:
     if fragment is None and not (text.startswith("{") and '"meta_info"' in text):
         return None
     try:
-        value = json.loads(fragment[1] if fragment else text)
+        value = from_json(fragment[1] if fragment else text)
     except ValueError:
         return None
     meta = value if fragment else value.get("meta_info")
-    if not isinstance(meta, dict) or not isinstance(meta.get("completion_tokens"), int):
+    completed = whole(meta.get("completion_tokens")) if isinstance(meta, dict) else None
+    if completed is None:
         return None
-    steps = meta.get("spec_verify_ct")
-    tokens = meta["completion_tokens"] - 1  # the first token comes from prefill and belongs to no step
+    steps = whole(meta.get("spec_verify_ct"))
+    tokens = max(0, completed - 1)  # the first token comes from prefill and belongs to no step
     taken = {"completion_tokens", "spec_verify_ct", "spec_accept_length", "spec_accept_rate"}
     return Sample(
         "request",
@@ -180,7 +190,7 @@ def _finished_request(message: str, time: str | None) -> Sample | None:
         tokens=tokens,
         steps=steps,
         commit_length=tokens / steps if steps else None,
-        accept_rate=meta.get("spec_accept_rate"),
+        accept_rate=number(meta.get("spec_accept_rate")),
         extra={key: item for key, item in meta.items() if key not in taken},
         notes=("tok_s, step_ms: e2e_latency holds queue and prefill",),
     )
@@ -204,8 +214,8 @@ def _items(text: str) -> dict[str, Any] | None:
     ]
     graphs = [items[key] for key in _GRAPHS if key in items]
     sound = (
-        all(type(count) is int for count in counts)
-        and all(type(rate) in (int, float) for rate in rates)
+        all(whole(count) is not None for count in counts)
+        and all(number(rate) is not None for rate in rates)
         and all(type(graph) is bool for graph in graphs)
     )
     return items if sound else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from console.telemetry.reader import SKIPPED, Reading, figure
+from console.telemetry.reader import SKIPPED, Losses, Reading, figure, number, whole
 from console.telemetry.sample import Sample
 
 ENGINE = "vllm"
@@ -31,9 +31,12 @@ _UNITS = (" tokens/s", " tokens", " reqs")
 
 
 class VllmReader:
-    """Reads vLLM's log; a record is one line, so nothing is remembered."""
+    """Reads vLLM's log; a record is one line, so nothing is remembered but what was lost."""
 
     engine = ENGINE
+
+    def __init__(self) -> None:
+        self._losses = Losses()
 
     def read(self, message: str, time: str | None) -> Reading:
         """The line's Sample, if it is a record."""
@@ -49,7 +52,11 @@ class VllmReader:
             sample = _engine(_items(text), time, rank)
         else:
             sample = _pool(text, time, rank)
-        return SKIPPED if sample is None else Reading(True, (sample,))
+        return SKIPPED if sample is None else Reading(True, (self._losses.mark(sample),))
+
+    def lost(self, why: str) -> None:
+        """See console.telemetry.reader.LogReader."""
+        self._losses.add(why)
 
     def finish(self) -> tuple[Sample, ...]:
         """Nothing: here a record is one line."""
@@ -58,7 +65,7 @@ class VllmReader:
 
 def _engine(items: dict[str, Any], time: str | None, rank: str | None) -> Sample | None:
     running, queued = items.pop("Running", None), items.pop("Waiting", None)
-    if type(running) is not int or type(queued) is not int or "Avg generation throughput" not in items:
+    if whole(running) is None or whole(queued) is None or "Avg generation throughput" not in items:
         return None
     kv = items.pop("GPU KV cache usage", None)
     return Sample(
@@ -68,7 +75,7 @@ def _engine(items: dict[str, Any], time: str | None, rank: str | None) -> Sample
         rank,
         running=running,
         queued=queued,
-        kv_fraction=kv if isinstance(kv, float) else None,
+        kv_fraction=number(kv) if isinstance(kv, float) else None,
         extra=items,
         notes=(
             "tok_s: an average over the log interval, idle time included",
@@ -79,12 +86,12 @@ def _engine(items: dict[str, Any], time: str | None, rank: str | None) -> Sample
 
 def _speculation(items: dict[str, Any], time: str | None, rank: str | None) -> Sample | None:
     accepted, drafted = items.get("Accepted"), items.get("Drafted")
-    if type(accepted) is not int or type(drafted) is not int:
+    if whole(accepted) is None or whole(drafted) is None:
         return None
     rate = items.pop("Avg Draft acceptance rate", items.pop("Draft acceptance rate", None))
-    commit = items.pop("Mean acceptance length", None)
+    commit = number(items.pop("Mean acceptance length", None))
     notes = ["tok_s, step_ms: the log gives no time of the steps themselves"]
-    if isinstance(commit, int | float):
+    if commit is not None:
         notes.append("commit_length: steps that drafted only")
     else:
         notes.append("commit_length: this version does not print it, nor the number of drafts")
@@ -93,8 +100,8 @@ def _speculation(items: dict[str, Any], time: str | None, rank: str | None) -> S
         ENGINE,
         time,
         rank,
-        commit_length=float(commit) if isinstance(commit, int | float) else None,
-        accept_rate=rate if isinstance(rate, float) else None,
+        commit_length=commit,
+        accept_rate=number(rate) if isinstance(rate, float) else None,
         extra=items,
         notes=tuple(notes),
     )

@@ -38,6 +38,9 @@ async def logs(call: Call) -> ExitCode:
                 if not call.flag("samples"):
                     call.say(record_json(record), record_line(record, style))
                     continue
+                if record.marker in ("gap", "suppressed"):
+                    reader.lost(record.message)
+                    continue
                 for sample in reader.read(bare(record.message), record.time).samples:
                     call.say(sample.to_json(), sample_line(sample))
     if call.flag("samples"):

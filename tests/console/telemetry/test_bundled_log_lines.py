@@ -168,7 +168,7 @@ def test_lost_lines_are_seen_by_the_engines_own_count() -> None:
         for seq in (5, 6, 9, 1, 2)  # 7 and 8 lost, then a restart
         for reading in [reader.read(f"decode seq={seq} req=r1 steps=1 tokens=1 wall_ms=5", None)]
     ]
-    assert notes == [(), (), ("2 lines lost before this one (seq 6, then 9)",), (), ()]
+    assert notes == [(), (), ("partial: 2 lines lost before this one (seq 6, then 9)",), (), ()]
 
 
 _VALUES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\n"), max_size=12)
