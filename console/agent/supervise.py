@@ -556,6 +556,7 @@ class Stream:
 
     def __init__(self, supervisor: Supervisor, fd: int) -> None:
         self.supervisor, self.fd, self.rest = supervisor, fd, b""
+        self.priority, self.cut = 6, False  # of the line being recorded; whether its beginning is
         spec = supervisor.spec
         self.identifier = spec["identifier"] or spec["name"]
         self.fields = {
@@ -574,12 +575,9 @@ class Stream:
             except BlockingIOError:
                 return
             *lines, self.rest = (self.rest + chunk).split(b"\n")
-            while len(self.rest) > LINE_MAX:
-                lines.append(self.rest[:LINE_MAX])
-                self.rest = self.rest[LINE_MAX:]
             for line in lines:
-                for start in range(0, len(line), LINE_MAX):
-                    self._record(line[start : start + LINE_MAX])
+                self._record(self._pieces(line))
+            self.rest = self._pieces(self.rest)
             if not chunk:
                 self.close()
 
@@ -591,14 +589,23 @@ class Stream:
             os.close(self.fd)
             self.fd = -1
 
-    def _record(self, line: bytes) -> None:
+    def _pieces(self, line: bytes) -> bytes:
+        """Record what is more than a record holds, each piece marked as one; the rest of the line is left over."""
+        while len(line) > LINE_MAX:
+            self._record(line[:LINE_MAX], _LINE_BREAK="line-max")
+            line = line[LINE_MAX:]
+        return line
+
+    def _record(self, line: bytes, **more: str) -> None:
         """`<3>` in front is the line's priority, blanks at its end go, an empty line is none: as journald has it."""
-        priority = 6
-        if line[:1] == b"<" and line[2:3] == b">" and line[1:2] in b"01234567":
-            priority, line = int(line[1:2]), line[3:]
-        line = line.rstrip()
+        if not self.cut and line[:1] == b"<" and line[2:3] == b">" and line[1:2] in b"01234567":
+            self.priority, line = int(line[1:2]), line[3:]
+        elif not self.cut:
+            self.priority = 6
+        self.cut = bool(more)
+        line = line if more else line.rstrip()
         if line:
-            self.supervisor.journal.append(line, priority, self.identifier, **self.fields)
+            self.supervisor.journal.append(line, self.priority, self.identifier, **self.fields, **more)
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from console.box.errors import BoxError, LinkError, SessionRefused
+from console.box.long_lines import LINE_BREAK, STREAM, LongLines
 from console.box.seam import Seam
 from console.box.target import Scope
 from console.box.values import Record
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from console.box.stream import Stream
 
 SUPPRESSED_ID = "a596d6fe7bfa4994828e72309e95d61e"  # journald's own record that it dropped lines of a unit
-KEPT_FIELDS = ("_LINE_BREAK", "MESSAGE_ID", "JOB_TYPE", "JOB_RESULT", "_TRANSPORT")
+KEPT_FIELDS = (LINE_BREAK, STREAM, "MESSAGE_ID", "JOB_TYPE", "JOB_RESULT", "_TRANSPORT")
 # The manager's own records carry its own invocation, and name that of the unit they are about in the first two.
 INVOCATION_FIELDS = ("USER_INVOCATION_ID", "INVOCATION_ID", "_SYSTEMD_INVOCATION_ID")
 OUTPUT_FIELDS = ("MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER", "_PID", *INVOCATION_FIELDS, *KEPT_FIELDS)
@@ -167,6 +168,12 @@ async def read_journal(
     connection: Connection, source: JournalSource, *, since: str | None = None, lines: int | None = BACKLOG_LINES
 ) -> list[Record]:
     """The newest `lines` records that are there now, oldest first. Raises LinkError, JournalError."""
+    whole = LongLines()
+    records = whole.join(Seam().join(await _read(connection, source, since=since, lines=lines)))
+    return records + whole.rest()
+
+
+async def _read(connection: Connection, source: JournalSource, *, since: str | None, lines: int | None) -> list[Record]:
     facts = connection.facts
     argv = journal_argv(source, systemd_version=facts.systemd_version, uid=facts.uid, since=since, lines=lines)
     records: list[Record] = []
@@ -175,7 +182,7 @@ async def read_journal(
             records += _records(batch, source, facts.uid)
     if stream.exit_status != 0:
         raise _unreadable(stream, source, connection)
-    return Seam().join(records)
+    return records
 
 
 async def follow(
@@ -191,20 +198,21 @@ async def follow(
 
     Each record is given once and in order, whatever happens to the link or to journalctl. Where the journal itself
     has lost records, and where the box was rebooted, a Record with `marker` says so; it carries the cursor of the
-    record before it, so that any record's cursor is a place to go on from. Raises LinkError once the connection is
+    record before it, so that any record's cursor is a place to go on from. Lines stored in pieces come whole. Raises LinkError once the connection is
     closed, JournalError if the journal cannot be read although the link is up.
     """
-    seam = Seam(cursor)
+    seam, whole = Seam(cursor), LongLines()
     backlog_read = cursor is not None
     failures = 0
     while True:
         await connection.link.wait_up()
         try:
             if not backlog_read:
-                backlog = await read_journal(connection, source, since=since, lines=lines)
+                backlog = await _read(connection, source, since=since, lines=lines)
                 backlog_read = True
-                if backlog:
-                    yield seam.join(backlog)
+                records = whole.join(seam.join(backlog))
+                if records:
+                    yield records
             seam.reopen()
             came = False
             facts = connection.facts
@@ -219,7 +227,7 @@ async def follow(
             async with connection.stream(argv) as stream:
                 async for batch in stream.batches():
                     came = True
-                    records = seam.join(_records(batch, source, facts.uid))
+                    records = whole.join(seam.join(_records(batch, source, facts.uid)))
                     if records:
                         yield records
         except LinkError:

@@ -186,6 +186,18 @@ def test_a_line_longer_than_48_kib_comes_in_pieces_with_nothing_lost(service: Se
     service("start", "--wait", "10")
     wait_until(lambda: len(service.said()) == 2)
     assert [len(text) for text in service.said()] == [49152, 60_000 - 49152]
+    breaks = [record.get("_LINE_BREAK") for record in service.journal() if record["SYSLOG_IDENTIFIER"] == "t.service"]
+    assert breaks == ["line-max", None]
+
+
+def test_a_long_line_keeps_the_priority_at_its_head_and_what_looks_like_one_inside(service: Service) -> None:
+    pieces = ["<3>" + "a" * (49152 - 3), "<7>" + "b" * 49149, "c"]
+    service.does(*("raw:" + piece.encode().hex() for piece in pieces), "raw:0a", "say:next", READY)
+    service("start", "--wait", "10")
+    wait_until(lambda: "next" in service.said())
+    own = [record for record in service.journal() if record["SYSLOG_IDENTIFIER"] == "t.service"]
+    assert "".join(record["MESSAGE"] for record in own[:3]) == "".join(pieces)[3:]
+    assert [record["PRIORITY"] for record in own] == ["3", "3", "3", "6"]
 
 
 def test_following_over_rotations_gives_every_line_once(service: Service) -> None:
