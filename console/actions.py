@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from console.telemetry.parse import AUTO, READERS
-from console.verbs import analysis, demo, install, logs, playbooks, runs, service, status
+from console.verbs import analysis, demo, install, logs, playbooks, reports, runs, service, status
 from console.verbs.verb import Argument, Verb
 
 _HOST = Argument(
@@ -221,6 +221,40 @@ _TABLE = (
         "Parameters, status, levels, verdict and warnings of a run.",
         runs.show,
         (Argument("run", "a run's id, the beginning of one, or last", option=False, required=True),),
+    ),
+    Verb(
+        "compare",
+        "What changed between two runs",
+        "Rate, commit length and step time of run B over run A with intervals, and a verdict. Refused, with the keys that "
+        "differ, where they did not measure the same: one setting may differ, the factor under test. The exit status is the "
+        "verdict's.",
+        reports.compare,
+        (
+            Argument("a", "the run before: its id, the beginning of one, or last", option=False, required=True),
+            Argument("b", "the run after", option=False, required=True),
+        ),
+    ),
+    Verb(
+        "export",
+        "A run as Markdown, CSV, JSON or one HTML page",
+        "A run with its verdict, charts, figures, settings and provenance, on standard output or into a file.",
+        reports.export,
+        (
+            Argument("run", "a run's id, the beginning of one, or last", option=False, required=True),
+            Argument("format", "what to make", choices=("md", "csv", "json", "html"), default="md"),
+            Argument("table", "what a CSV holds", choices=("samples", "levels", "points"), default="samples"),
+            Argument("output", "a file here instead of standard output", kind="path", metavar="FILE"),
+        ),
+    ),
+    Verb(
+        "pin",
+        "Make a run the one that others are measured by",
+        "The golden run of its playbook under its conditions: diagnose holds the engine against it.",
+        reports.pin,
+        (
+            Argument("run", "a run's id, the beginning of one, or last", option=False, required=True),
+            Argument("remove", "take the pin off", kind="flag"),
+        ),
     ),
     Verb(
         "explain",

@@ -36,6 +36,17 @@ MIN_POOLED_FREEDOM = 4
 EXIT_OF_CLASS = {
     "explained": ExitCode.DONE,
     "healthy": ExitCode.DONE,
+    "equivalent": ExitCode.DONE,
+    "faster": ExitCode.DONE,
+    "small": ExitCode.DONE,
+    "lossless": ExitCode.DONE,
+    "near_tie": ExitCode.DONE,
+    "slower": ExitCode.CHECK_SAYS_NO,
+    "broken": ExitCode.CHECK_SAYS_NO,
+    "engine_stalled": ExitCode.CHECK_SAYS_NO,
+    "contention": ExitCode.CHECK_SAYS_NO,
+    "throttled": ExitCode.CHECK_SAYS_NO,
+    "network": ExitCode.CHECK_SAYS_NO,
     "step_regression": ExitCode.CHECK_SAYS_NO,
     "acceptance_regression": ExitCode.CHECK_SAYS_NO,
     "commit_collapsed": ExitCode.CHECK_SAYS_NO,
@@ -301,7 +312,7 @@ def _sweep(
     )
     line = _line(levels) if playbook_id == "output_sweep" else None
     extra = list(cautions)
-    if line is not None and line.intercept_s < 0:
+    if line is not None and line.intercept_s < 0 and _surely_slower(first, last):
         extra.append(
             Caution(
                 "falling_rate",
@@ -314,6 +325,11 @@ def _sweep(
         "inconclusive": "run it again with more repeats",
     }
     return _report(klass, headline, split, fit, levels, extra, nexts.get(klass, "run it again"))
+
+
+def _surely_slower(first: Level, last: Level) -> bool:
+    """Whether the intervals of the two rates lie apart: a negative intercept alone may be noise."""
+    return first.tok_s_ci is not None and last.tok_s_ci is not None and last.tok_s_ci[1] < first.tok_s_ci[0]
 
 
 def _slope_words(fit: StepFit) -> str:

@@ -22,8 +22,8 @@ _WITH_INTERVAL = {"tok_s", "commit_length", "step_ms"}
 
 def text_report(run: StoredRun) -> str:
     """Head, verdict, the table of levels, warnings: plain text, one screen wide."""
-    lines = [*_head(run), ""]
-    rows = _level_rows(run)
+    lines = [*head_lines(run), ""]
+    rows = level_table(run)
     if rows:
         lines += [*_aligned(rows), ""]
     lines += _verdict_lines(run)
@@ -36,8 +36,8 @@ def markdown_report(run: StoredRun) -> str:
     lines = [f"# {run.record.playbook} on {run.record.host}", ""]
     if verdict:
         lines += [f"**{verdict['class']}** — {verdict['headline']}", ""]
-    lines += [f"- {line}" for line in _head(run)[1:]] + [""]
-    rows = _level_rows(run)
+    lines += [f"- {line}" for line in head_lines(run)[1:]] + [""]
+    rows = level_table(run)
     if rows:
         lines += ["## Levels", "", _bar(rows[0]), _bar(["---:" for _ in rows[0]]), *(_bar(row) for row in rows[1:]), ""]
     if verdict and verdict.get("warnings"):
@@ -55,7 +55,7 @@ def markdown_report(run: StoredRun) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _head(run: StoredRun) -> list[str]:
+def head_lines(run: StoredRun) -> list[str]:
     record, result = run.record, run.result or {}
     ended = f", ended {result['ended']}" if result.get("ended") else ""
     lines = [
@@ -80,7 +80,7 @@ def _verdict_lines(run: StoredRun) -> list[str]:
     return [*lines, *([f"next: {verdict['next']}"] if verdict.get("next") else [])]
 
 
-def _level_rows(run: StoredRun) -> list[list[str]]:
+def level_table(run: StoredRun) -> list[list[str]]:
     """Header and rows; columns that no level has are left out."""
     levels: Sequence[Mapping[str, Any]] = (run.result or {}).get("levels") or ()
     columns = [column for column in _LEVELS if any(level.get(column[1]) is not None for level in levels)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +14,6 @@ from console.experiments.follow import Ending
 
 _STATUS_OF_REASON = {"cancelled": "cancelled", "deadline": "deadline", "terminated": "terminated", "busy": "busy"}
 _EXIT_OF_STATUS = {"cancelled": 130, "deadline": 124, "terminated": 143, "lost": 1, "truncated": 1, "incomplete": 1}
-_HARD_KEYS = ("engine", "version", "settings_sha", "model", "drafter", "gpu")  # of the env event; measurement.md 4.8
-_HARD_PARAMS = ("kind", "tokens", "prompt", "first", "second")
 
 
 @dataclass(frozen=True)
@@ -125,16 +121,3 @@ def environment_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The engine as the run found it; empty where it did not say."""
     found = next((event for event in events if event.get("type") == "env"), {})
     return {name: value for name, value in found.items() if name not in ("v", "seq", "t", "m", "type", "phase")}
-
-
-def comparable_key(playbook_id: str, version: str, events: Sequence[Mapping[str, Any]]) -> str:
-    """Two runs with one key measured the same thing the same way: engine, settings, model, GPUs, text and lengths."""
-    environment = environment_of(events)
-    hello = next((event for event in events if event.get("type") == "hello"), {})
-    params = hello.get("params") or {}
-    parts = {
-        "playbook": [playbook_id, version.split(".")[0]],
-        **{name: environment.get(name) for name in _HARD_KEYS},
-        **{name: params.get(name) for name in _HARD_PARAMS if name in params},
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ _SAMPLE_COLUMNS = {  # column -> field of the sample's request
     "arm": "arm", "block": "block", "level": "level", "kind": "kind", "P": "P", "N": "N", "n_usage": "N_usage",
     "ttft": "ttft_s", "decode_s": "decode_s", "e2e_s": "e2e_s", "steps": "steps", "commit": "commit",
     "step_ms": "step_ms", "cached": "cached", "chunks": "chunks", "finish": "finish", "out_sha": "out_sha",
-    "distinct2": "distinct2", "src": "engine_src",
+    "distinct2": "distinct2", "src": "engine_src", "clock_mhz": "clock_mhz", "throttle": "throttle",
 }  # fmt: skip
 
 
@@ -57,6 +58,32 @@ def point_rows(events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def fit_row(fit: Mapping[str, Any]) -> tuple[Any, ...]:
     """model, a, b, q and the whole fit as JSON."""
     return fit.get("model"), fit.get("a_ms"), fit.get("b_ms_per_token"), fit.get("q"), json.dumps(dict(fit))
+
+
+def effect_rows(verdict: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row a metric of an A/B verdict: the ratio B / A with its 95 % interval."""
+    for metric, effect in (verdict.get("effects") or {}).items():
+        if isinstance(effect, Mapping) and effect.get("ratio"):
+            low, high = effect.get("ci") or (None, None)
+            count = effect.get("freedom")
+            yield {
+                "metric": metric,
+                "est": effect["ratio"],
+                "lo": low,
+                "hi": high,
+                "n": count,
+                "p": effect.get("p_flip"),
+            }
+
+
+def attribution_rows(verdict: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row a slowdown factor, as a logarithm."""
+    factors = verdict.get("factors") or {}
+    for part in ("total", "acceptance", "context", "kernel", "residual"):
+        if isinstance(factors.get(part), int | float) and factors[part] > 0:
+            low, high = factors.get(f"{part}_ci") or (None, None)
+            logs = [math.log(edge) if edge and edge > 0 else None for edge in (low, high)]
+            yield {"part": part, "log_ratio": math.log(factors[part]), "lo": logs[0], "hi": logs[1]}
 
 
 def _plain(value: Any) -> Any:

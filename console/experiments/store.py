@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from console.errors import OperatorError, UsageError
+from console.experiments.conditions import Conditions, conditions_of
 from console.experiments.events import EventReader, read_events
-from console.experiments.result import comparable_key
-from console.experiments.rows import env_rows, fit_row, point_rows, sample_rows
+from console.experiments.rows import attribution_rows, effect_rows, env_rows, fit_row, point_rows, sample_rows
 from console.experiments.script.nearest import did_you_mean
 from console.experiments.tables import migrate
 from console.private_file import write_private
@@ -55,6 +55,7 @@ class RunSummary:
     verdict_class: str | None
     headline: str | None
     comparable_key: str | None
+    pinned: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """One object of `ddtree runs --json`."""
@@ -69,6 +70,11 @@ class StoredRun:
     events: tuple[dict[str, Any], ...]
     result: dict[str, Any] | None
 
+    @property
+    def conditions(self) -> Conditions:
+        """What has to be equal for another run to be comparable with this one."""
+        return conditions_of(self.record.playbook, self.record.version, self.record.host, self.events)
+
 
 class StoreError(OperatorError):
     """The store on this machine cannot be used."""
@@ -80,7 +86,9 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = self._open()
+        self._database, outdated = self._open()
+        if outdated:
+            self._index_all()
 
     @property
     def runs_folder(self) -> Path:
@@ -90,18 +98,19 @@ class Store:
     def database_file(self) -> Path:
         return self.folder / "runs.db"
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> tuple[sqlite3.Connection, bool]:
+        """The database, and whether it came from an older console."""
         os.close(os.open(self.database_file, os.O_CREAT | os.O_RDWR, 0o600))
         database = sqlite3.connect(self.database_file, timeout=10.0)
         try:
             database.row_factory = sqlite3.Row
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA foreign_keys = ON")
-            migrate(database)
+            outdated = migrate(database)
         except (sqlite3.DatabaseError, ValueError) as error:
             database.close()
             raise StoreError(str(error), where=str(self.database_file), mend="move it away: it is made anew") from error
-        return database
+        return database, outdated
 
     def close(self) -> None:
         """Close the database."""
@@ -166,7 +175,8 @@ class Store:
     def runs(self, *, playbook: str | None = None, host: str | None = None) -> tuple[RunSummary, ...]:
         """Every run, newest first, those of one playbook or host if asked."""
         rows = self._database.execute(
-            "SELECT id, playbook, host, started, ended, status, exit, verdict_class, verdict_json, comparable_key FROM run"
+            "SELECT id, playbook, host, started, ended, status, exit, verdict_class, verdict_json, comparable_key,"
+            " EXISTS (SELECT 1 FROM golden WHERE golden.run_id = run.id) AS pinned FROM run"
             " WHERE (?1 IS NULL OR playbook = ?1) AND (?2 IS NULL OR host = ?2) ORDER BY started DESC, id DESC",
             (playbook, host),
         )
@@ -196,11 +206,68 @@ class Store:
         self.close()
         for name in (self.database_file, *(Path(f"{self.database_file}{tail}") for tail in ("-wal", "-shm"))):
             name.unlink(missing_ok=True)
-        self._database = self._open()
+        self._database, _ = self._open()
+        return self._index_all()
+
+    def _index_all(self) -> int:
         ids = [path.parent.name for path in sorted(self.runs_folder.glob("*/run.json"))]
         for run_id in ids:
             self._index(run_id)
+        for path in sorted(self.runs_folder.glob("*/pinned.json"), key=_pinned_at):
+            self._index_pin(path.parent.name, _pinned_at(path))
         return len(ids)
+
+    # Golden runs
+
+    def pin(self, run_id: str, when: str) -> StoredRun:
+        """Make a run the golden one of its playbook and conditions; the one before steps down. Raises UsageError.
+
+        Only a run that came to a verdict and is not void can be what others are measured by.
+        """
+        stored = self.show(run_id)
+        verdict = (stored.result or {}).get("verdict")
+        if not verdict or str(verdict["class"]).startswith("void") or not any(_measured(stored.events)):
+            said = verdict["class"] if verdict else (stored.result or {}).get("status", "still running")
+            raise UsageError(
+                f"nothing can be measured by it: {said}", where=stored.record.id, mend="pin a run that measured"
+            )
+        write_private(self._folder(stored.record.id) / "pinned.json", json.dumps({"pinned_at": when}))
+        self._index_pin(stored.record.id, when)
+        return stored
+
+    def unpin(self, run_id: str) -> StoredRun:
+        """Take the pin off a run. Raises UsageError where it has none."""
+        stored = self.show(run_id)
+        pin = self._folder(stored.record.id) / "pinned.json"
+        if not pin.exists():
+            raise UsageError("is not pinned", where=stored.record.id)
+        pin.unlink()
+        with self._changing() as database:
+            database.execute("DELETE FROM golden WHERE run_id = ?", (stored.record.id,))
+        return stored
+
+    def golden(self, playbook: str, host: str) -> StoredRun | None:
+        """The golden run of a playbook on a host, the newest pinned where its conditions have changed over time."""
+        row = self._database.execute(
+            "SELECT run.id FROM golden JOIN run ON run.id = golden.run_id WHERE golden.playbook = ? AND run.host = ?"
+            " ORDER BY golden.pinned_at DESC LIMIT 1",
+            (playbook, host),
+        ).fetchone()
+        return None if row is None else self._load(row["id"])
+
+    def _index_pin(self, run_id: str, when: str) -> None:
+        stored = self._load(run_id)
+        with self._changing() as database:
+            before = database.execute(
+                "SELECT run_id FROM golden WHERE playbook = ? AND comparable_key = ?",
+                (stored.record.playbook, stored.conditions.key),
+            ).fetchone()
+            if before is not None and before["run_id"] != run_id:
+                (self._folder(before["run_id"]) / "pinned.json").unlink(missing_ok=True)
+            database.execute(
+                "INSERT OR REPLACE INTO golden VALUES (?, ?, ?, ?)",
+                (stored.record.playbook, stored.conditions.key, run_id, when),
+            )
 
     def delete(self, run_id: str) -> None:
         """Forget a run altogether."""
@@ -228,11 +295,15 @@ def _put_run(database: sqlite3.Connection, record: RunRecord) -> None:
 def _put_events(database: sqlite3.Connection, run_id: str, events: Iterable[Mapping[str, Any]]) -> None:
     kept = list(events)
     for table, rows in (("env", env_rows(kept)), ("sample", sample_rows(kept)), ("point", point_rows(kept))):
-        database.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
-        for row in rows:
-            names = ", ".join(f'"{name}"' for name in row)
-            marks = ", ".join("?" for _ in row)
-            database.execute(f"INSERT INTO {table} (run_id, {names}) VALUES (?, {marks})", (run_id, *row.values()))
+        _replace_rows(database, table, run_id, rows)
+
+
+def _replace_rows(database: sqlite3.Connection, table: str, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    database.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))
+    for row in rows:
+        names = ", ".join(f'"{name}"' for name in row)
+        marks = ", ".join("?" for _ in row)
+        database.execute(f"INSERT INTO {table} (run_id, {names}) VALUES (?, {marks})", (run_id, *row.values()))
 
 
 def _put_result(database: sqlite3.Connection, stored: StoredRun, result: Mapping[str, Any]) -> None:
@@ -247,7 +318,7 @@ def _put_result(database: sqlite3.Connection, stored: StoredRun, result: Mapping
             verdict["class"] if verdict else None,
             json.dumps(verdict) if verdict else None,
             json.dumps(result.get("summary")),
-            comparable_key(stored.record.playbook, stored.record.version, stored.events),
+            stored.conditions.key,
             stored.record.id,
         ),
     )
@@ -255,12 +326,24 @@ def _put_result(database: sqlite3.Connection, stored: StoredRun, result: Mapping
     if result.get("fit"):
         row = fit_row(result["fit"])
         database.execute("INSERT INTO fit VALUES (?, ?, ?, ?, ?, ?)", (stored.record.id, *row))
+    for table, rows in (("effect", effect_rows(verdict or {})), ("attribution", attribution_rows(verdict or {}))):
+        _replace_rows(database, table, stored.record.id, rows)
 
 
 def _summary(row: sqlite3.Row) -> RunSummary:
     verdict = json.loads(row["verdict_json"]) if row["verdict_json"] else {}
     names = ("id", "playbook", "host", "started", "ended", "status", "exit", "verdict_class", "comparable_key")
-    return RunSummary(**{name: row[name] for name in names}, headline=verdict.get("headline"))
+    return RunSummary(
+        **{name: row[name] for name in names}, headline=verdict.get("headline"), pinned=bool(row["pinned"])
+    )
+
+
+def _pinned_at(path: Path) -> str:
+    return str(json.loads(path.read_text(encoding="utf-8"))["pinned_at"])
+
+
+def _measured(events: Iterable[Mapping[str, Any]]) -> Iterator[bool]:
+    return (True for event in events if event.get("type") == "sample" and event.get("counts", True))
 
 
 def default_store_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -36,13 +36,31 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX run_by_time ON run(started);
     CREATE INDEX run_by_key ON run(playbook, comparable_key);
     """,
+    """
+    CREATE TABLE effect (
+        run_id TEXT NOT NULL REFERENCES run(id) ON DELETE CASCADE, metric TEXT NOT NULL, est REAL NOT NULL, lo REAL, hi REAL,
+        n INTEGER, p REAL, PRIMARY KEY (run_id, metric)
+    ) STRICT;
+    CREATE TABLE attribution (
+        run_id TEXT NOT NULL REFERENCES run(id) ON DELETE CASCADE, part TEXT NOT NULL, log_ratio REAL NOT NULL, lo REAL, hi REAL,
+        PRIMARY KEY (run_id, part)
+    ) STRICT;
+    ALTER TABLE sample ADD COLUMN clock_mhz REAL;
+    ALTER TABLE sample ADD COLUMN throttle TEXT;
+    CREATE INDEX golden_by_run ON golden(run_id);
+    """,
 )
 
 
-def migrate(database: sqlite3.Connection) -> None:
-    """Bring a database to the newest version, one step a transaction. Raises ValueError for one from a newer console."""
+def migrate(database: sqlite3.Connection) -> bool:
+    """Bring a database to the newest version, one step a transaction; whether an older one with runs in it was found.
+
+    What later versions index of the runs it then lacks, and they are to be read anew. Raises ValueError for a database
+    from a newer console.
+    """
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     if version > len(MIGRATIONS):
         raise ValueError(f"the runs database has version {version}, and this console knows {len(MIGRATIONS)}")
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         database.executescript(f"BEGIN; {script}; PRAGMA user_version = {number}; COMMIT;")
+    return 0 < version < len(MIGRATIONS)

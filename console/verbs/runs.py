@@ -47,10 +47,20 @@ async def cancel(call: Call) -> ExitCode:
 
 async def runs(call: Call) -> ExitCode:
     """Every run this console knows, newest first."""
-    with _store() as store:
+    with open_store() as store:
         found = store.runs()
-    rows = [(one.id, one.host, one.status, one.verdict_class or "", printable(one.headline or "")) for one in found]
-    text = columns(rows, ("run", "host", "status", "verdict", "")) if rows else "no runs yet"
+    rows = [
+        (
+            one.id,
+            one.host,
+            one.status,
+            one.verdict_class or "",
+            "golden" if one.pinned else "",
+            printable(one.headline or ""),
+        )
+        for one in found
+    ]
+    text = columns(rows, ("run", "host", "status", "verdict", "", "")) if rows else "no runs yet"
     call.say({"runs": [one.to_json() for one in found]}, text)
     return ExitCode.DONE
 
@@ -59,7 +69,7 @@ async def show(call: Call) -> ExitCode:
     """One run with its verdict."""
     from console.experiments.report import text_report
 
-    with _store() as store:
+    with open_store() as store:
         stored = store.show(call.text("run"))
     call.say({"run": asdict(stored.record), "result": stored.result}, printable_lines(text_report(stored)))
     return ExitCode.DONE
@@ -79,7 +89,7 @@ async def follow_run(call: Call, host: Host, events: AsyncIterator[dict[str, Any
                     continue
                 call.say(event, words or "")
                 continue
-            with _store() as store:
+            with open_store() as store:
                 report = text_report(store.show(event["run_id"]))
             call.say(verdict_json(event), printable_lines(report))
             return _exit(event["exit"])
@@ -143,7 +153,8 @@ def _exit(status: int) -> ExitCode:
     return ExitCode(status) if status in ExitCode.__members__.values() else ExitCode.FAILED
 
 
-def _store() -> Store:
+def open_store() -> Store:
+    """The store of this user's runs; a context manager."""
     from console.experiments.store import Store, default_store_folder
 
     return Store(default_store_folder())
