@@ -12,8 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from console.audit import Entry, append
-from console.box import journal
+from console.box import empty_log, journal
 from console.box.connection import connect
+from console.box.empty_log import EmptyLog
 from console.box.errors import LinkError
 from console.box.prompts import Prompts
 from console.box.services import pick_manager
@@ -103,6 +104,10 @@ class Host:
         yield await journal.read_journal(
             connection, source, since=since, lines=None if since else journal.BACKLOG_LINES
         )
+
+    async def why_empty(self) -> EmptyLog:
+        """Why there are no records to show, with the mend."""
+        return await empty_log.why_empty(self.site.connection, self.site.manager)
 
     async def history(self) -> Sequence[Generation]:
         """Every settings generation, newest first."""

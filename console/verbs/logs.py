@@ -30,9 +30,11 @@ async def logs(call: Call) -> ExitCode:
     since = _since(call.arguments["since"], time.time())
     reader = reader_for(AUTO)
     style = call.session.style
+    empty = True
     async with on_host(call) as host:
         async for batch in host.records(since=since, follow=call.flag("follow")):
             for record in batch:
+                empty = False
                 if record.marker is None and wanted is not None and not wanted.search(record.message):
                     continue
                 if not call.flag("samples"):
@@ -43,6 +45,9 @@ async def logs(call: Call) -> ExitCode:
                     continue
                 for sample in reader.read(bare(record.message), record.time).samples:
                     call.say(sample.to_json(), sample_line(sample))
+        if empty and since is None:
+            why = await host.why_empty()
+            call.tell(style.doubtful(f"no lines: {printable(why.text)}; {why.mend}"))
     if call.flag("samples"):
         for sample in reader.finish():
             call.say(sample.to_json(), sample_line(sample))
