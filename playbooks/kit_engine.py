@@ -23,6 +23,7 @@ class Completion:
     text: str
     token_ids: tuple[int, ...] | None  # None where the engine does not tell them
     stamps_s: tuple[float, ...]  # arrival of each chunk that carried text or tokens
+    chunk_tokens: tuple[int, ...]  # tokens in each of them; empty where the engine does not tell token ids
     prompt_tokens: int | None
     completion_tokens: int | None
     cached_tokens: int | None
@@ -186,6 +187,7 @@ def _read_stream(response: http.client.HTTPResponse) -> list[tuple[int, bytes]]:
 
 def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
     stamps: list[float] = []
+    sizes: list[int] = []
     texts: list[str] = []
     ids: list[int] | None = None
     usage: Mapping[str, Any] = {}
@@ -208,12 +210,14 @@ def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
             if said or new_ids:
                 stamps.append((stamp - sent) / 1e9)
                 texts.append(said or "")
+                sizes.append(len(new_ids or ()))
             finish = choice.get("finish_reason") or finish
     details = usage.get("prompt_tokens_details") or {}
     return Completion(
         text="".join(texts),
         token_ids=None if ids is None else tuple(ids),
         stamps_s=tuple(stamps),
+        chunk_tokens=() if ids is None else tuple(sizes),
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
         cached_tokens=details.get("cached_tokens"),

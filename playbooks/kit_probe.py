@@ -33,6 +33,7 @@ def probe(engine: Engine) -> tuple[dict[str, Any], tuple[str, ...]]:
 def environment(info: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an `env` event: what makes two runs comparable."""
     model, drafter, gpus = info.get("model") or {}, info.get("drafter") or {}, info.get("gpus") or []
+    host = info.get("host") or {}
     return {
         "engine": info.get("engine"),
         "version": info.get("version"),
@@ -48,6 +49,7 @@ def environment(info: Mapping[str, Any]) -> dict[str, Any]:
         "versions": info.get("versions"),
         "gpu": [gpu.get("name") for gpu in gpus],
         "clocks": {str(gpu.get("index")): gpu.get("sm_clock_mhz") for gpu in gpus},
+        "host": {name: host.get(name) for name in ("cpu_count", "load_1m", "cpu_percent")} if host else None,
         "throttle": {str(gpu.get("index")): gpu.get("throttle") for gpu in gpus if gpu.get("throttle")},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Sequence
 
@@ -82,7 +83,23 @@ class Run:
             prompt, output_tokens, ignore_eos=ignore_eos, seed=self.seed, speculation=speculation
         )
         self.check()
-        return figures(answer, prompt_tokens, kind)
+        return {**figures(answer, prompt_tokens, kind), **self.watched()}
+
+    def watched(self) -> dict[str, Any]:
+        """What the engine says beside the figures, now that our request is over: others' requests, clocks, throttling."""
+        if not self.info:
+            return {}
+        now = self.engine.get("/server_info") or {}
+        others = sum((now.get("requests") or {}).get(name) or 0 for name in ("running", "queued"))
+        gpus = now.get("gpus") or []
+        clocks = [gpu["sm_clock_mhz"] for gpu in gpus if gpu.get("sm_clock_mhz")]
+        throttled = sorted({str(gpu["throttle"]) for gpu in gpus if gpu.get("throttle")})
+        return {
+            "others": others,
+            "graph": (now.get("window") or {}).get("graph"),
+            "clock_mhz": sum(clocks) / len(clocks) if clocks else None,
+            "throttle": ", ".join(throttled) or None,
+        }
 
     def sample(self, figures_: Mapping[str, Any], *, counts: bool = True, **extra: Any) -> None:
         """Tell of one request. `counts` false keeps it out of the verdict: a reference arm, say."""
@@ -125,7 +142,7 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
         "kind": kind,
         "ctx_mid": prompt_tokens + (n or 0) / 2,
         "chunks": len(answer.stamps_s),
-        "distinct2": distinct_bigrams(words),
+        **degeneracy(words),
         "out_sha": hashlib.sha256(repr(tuple(words)).encode()).hexdigest()[:16],
         "engine_src": source,
     }
@@ -144,7 +161,24 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def distinct_bigrams(words: Sequence[Any]) -> float | None:
-    """Distinct pairs of neighbours over all pairs: near 0 for a loop; None below 25 words, where a loop cannot be told."""
+LEAST_WORDS = 25  # below this a loop cannot be told from a short answer
+LONGEST_PERIOD = 16
+
+
+def degeneracy(words: Sequence[Any]) -> dict[str, float | None]:
+    """Three signs of a repetition loop, None each below 25 words: `distinct2`, distinct pairs of neighbours over all pairs
+    (near 0 for a loop); `top1`, the share of the commonest word; `loop`, the share of the second half that repeats what
+    stood a short fixed distance before it."""
+    if len(words) < LEAST_WORDS:
+        return {"distinct2": None, "top1": None, "loop": None}
     pairs = [(words[i], words[i + 1]) for i in range(len(words) - 1)]
-    return len(set(pairs)) / len(pairs) if len(pairs) >= 24 else None
+    tail = words[len(words) // 2 :]
+    repeats = [
+        sum(tail[i] == tail[i - period] for i in range(period, len(tail))) / (len(tail) - period)
+        for period in range(1, min(LONGEST_PERIOD, len(tail) // 3) + 1)
+    ]
+    return {
+        "distinct2": len(set(pairs)) / len(pairs),
+        "top1": max(Counter(words).values()) / len(words),
+        "loop": max(repeats, default=0.0),
+    }

@@ -18,7 +18,7 @@ import pytest
 from kit_end import Stop
 from kit_engine import Engine
 from kit_prompts import KINDS, Prompts
-from kit_run import figures
+from kit_run import degeneracy, figures
 from speaking_engine import PLAYBOOKS
 
 
@@ -86,6 +86,16 @@ def test_a_parameter_the_engine_refuses_is_left_out_and_remembered(engine: Engin
     assert engine.refused == []
     with pytest.raises(Stop, match="HTTP 400"):
         engine.complete([5, 6, 7], 10_000)
+
+
+def test_loops_are_told_by_three_signs_and_a_short_answer_by_none() -> None:
+    text = [hash((i * 7919) % 1009) for i in range(200)]
+    assert degeneracy(text)["distinct2"] > 0.9
+    assert degeneracy(text)["loop"] < 0.1
+    looping = [*text[:60], *[1, 2, 3, 4, 5] * 30]
+    assert degeneracy(looping)["loop"] > 0.95
+    assert degeneracy([*text[:50], *[7] * 30])["top1"] == pytest.approx(30 / 80)
+    assert degeneracy(text[:20]) == {"distinct2": None, "top1": None, "loop": None}
 
 
 def test_one_connection_serves_all_requests(engine: Engine) -> None:
@@ -159,8 +169,11 @@ def test_an_engine_with_other_traffic_is_busy(base_url: str, tmp_path: Path) -> 
     first.mkdir()
     second.mkdir()
     occupant = start(PLAYBOOKS / "quick_probe.py", first, base_url, *LONG)
-    wait_for_event(first, "env")
+    wait_for_event(first, "table")
     deadline = time.monotonic() + 20
+    while sum(event["type"] == "progress" for event in events_of(first)) < 2:  # the short warm-up requests are over
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     while not httpx.get(f"{base_url}/server_info", trust_env=False).json()["requests"]["running"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
