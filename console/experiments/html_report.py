@@ -53,6 +53,7 @@ h1{font-size:22px;margin:0 0 2px}h2{font-size:16px;margin:32px 0 8px}.soft{color
 .card.good{border-left-color:var(--good)}.card.bad{border-left-color:var(--bad)}.card h2{margin:0 0 4px}.card p{margin:6px 0}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:18px}
 svg.chart,svg.bars{width:100%;height:auto;background:var(--card);border:1px solid var(--line);border-radius:6px}
+svg.bars{max-width:680px;display:block;border:0;background:none}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13px;font-weight:600;fill:var(--ink)}svg .grid{stroke:var(--line)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{border-bottom:1px solid var(--line);padding:4px 10px;text-align:right;white-space:nowrap}th{color:var(--soft);font-weight:600}

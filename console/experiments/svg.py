@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 46
+LEFT, RIGHT, TOP, BOTTOM = 64, 26, 40, 46
 COLOURS = ("#2563b8", "#c2570c", "#15803d", "#9333ea", "#b91c1c", "#0e7490")
 
 
@@ -95,7 +95,7 @@ class _Plot:
             parts.append(f'<text class="tick" x="{x}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{text}</text>')
         middle = (LEFT + WIDTH - RIGHT) / 2
         parts.append(f'<text class="unit" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(unit_x)}</text>')
-        parts.append(f'<text class="unit" x="{LEFT - 6}" y="{TOP - 8}" text-anchor="end">{escape(unit_y)}</text>')
+        parts.append(f'<text class="unit" x="8" y="{TOP - 8}">{escape(unit_y)}</text>')
         return parts
 
     def line(self, line: Line, colour: str) -> list[str]:
