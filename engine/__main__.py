@@ -51,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     serve = commands.add_parser("serve", help="serve the OpenAI endpoints")
     serve.add_argument("--config", required=True, metavar="FILE", help="engine.toml")
+    serve.add_argument("--check-config", action="store_true", help="say whether it could serve, as JSON; start nothing")
     serve.set_defaults(run=_serve)
     _add_generate(commands.add_parser("generate", help="answer one prompt"))
     capacity = commands.add_parser("capacity", help="KV bytes per token, the pool, what fits")
@@ -106,6 +107,11 @@ def _positive(word: str) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
+    if options.check_config:
+        from engine.check_config import check_config
+
+        print(json.dumps(check_config(options.config)))
+        return 0
     from engine.server.main import serve
 
     return serve(options.config)

@@ -176,6 +176,23 @@ def test_settings_that_cannot_be_served_are_one_line_and_status_2(
     assert err.startswith(f"{settings} {says}") and err.count("\n") == 1
 
 
+def test_a_settings_file_is_checked_without_serving(
+    tiny_folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    settings = tmp_path / "engine.toml"
+    model = f'[model]\npath = "{tiny_folder / "target"}"\ndrafter = "{tiny_folder / "drafter"}"\n'
+    settings.write_text(f"{model}[context]\ncontext_length = 100\n[kv]\npage_size = 7\n")
+    status, out, err = run("serve", "--config", settings, "--check-config")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert (found["context_length"], found["page_size"], found["mode"]) == (100, 7, "ddtree")
+    assert found["pages"] * 7 >= 100 + found["block_size"]  # what was left to the engine is told as a number
+    settings.write_text(f"{model}[context]\ncontext_length = 9000000\n")
+    status, out, err = run("serve", "--config", settings, "--check-config")
+    assert (status, out) == (2, "")
+    assert "context_length = 9000000 is more than the model's" in err and err.count("\n") == 1
+
+
 def test_an_unknown_command_is_one_line_and_status_2(run: Callable[..., tuple[int, str, str]]) -> None:
     status, _, err = run("generat")
     assert status == 2
