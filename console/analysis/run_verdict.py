@@ -10,28 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-from scipy import stats
 
 from console.analysis.attribution import Factors, Side, factors
 from console.analysis.identities import RequestLine, two_request_line
-from console.analysis.statistics import BOOTSTRAP_MIN_REQUESTS, ratio_interval, ratio_of_sums
-from console.analysis.step_fit import StepFit, StepPoint, fit_steps, mean_square_context
+from console.analysis.levels import Level, levels_of, step_point
+from console.analysis.screening import screen, void_reason, void_words
+from console.analysis.step_fit import StepFit, fit_steps
 from console.analysis.verdicts import Caution, Evidence, classify
 from console.errors import ExitCode
 
-DEGENERATE_BIGRAMS = 0.25
-"""Below this distinct-bigram ratio an output is a loop: the fastest arm of any speculative benchmark."""
-WARM_SHARE = 0.02
-"""A prompt with more of its tokens cached than this was not cold."""
 COLLAPSED_COMMIT = 1.05
 """A commit length below this means that the drafter's tokens are hardly ever kept."""
-COUNT_GAP = 0.01
-"""Own token count and the engine's usage may differ by this share."""
-MIN_POOLED_FREEDOM = 4
-"""Degrees of freedom needed before the spread is pooled over levels."""
 
 EXIT_OF_CLASS = {
     "explained": ExitCode.DONE,
@@ -54,42 +45,6 @@ EXIT_OF_CLASS = {
 }
 
 
-@dataclass(frozen=True)
-class Level:
-    """One level of a sweep: ratios of sums over its requests, with 95 % intervals (None where not measurable)."""
-
-    value: float
-    requests: int
-    context: float
-    tokens: float
-    steps: float
-    decode_s: float
-    commit_length: float
-    step_ms: float
-    tok_s: float
-    commit_length_ci: tuple[float, float] | None
-    step_ms_ci: tuple[float, float] | None
-    tok_s_ci: tuple[float, float] | None
-    ttft_s: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """One entry of the result's `levels`."""
-        return {
-            "level": self.value,
-            "requests": self.requests,
-            "context": self.context,
-            "tokens": self.tokens,
-            "steps": self.steps,
-            "commit_length": self.commit_length,
-            "commit_length_ci": None if self.commit_length_ci is None else list(self.commit_length_ci),
-            "step_ms": self.step_ms,
-            "step_ms_ci": None if self.step_ms_ci is None else list(self.step_ms_ci),
-            "tok_s": self.tok_s,
-            "tok_s_ci": None if self.tok_s_ci is None else list(self.tok_s_ci),
-            "ttft_s": self.ttft_s,
-        }
-
-
 def exit_code_of(klass: str) -> ExitCode:
     """The exit status of a run whose verdict has that class."""
     return ExitCode.VOID if klass.startswith("void") else EXIT_OF_CLASS.get(klass, ExitCode.INCONCLUSIVE)
@@ -100,14 +55,14 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
 
     `rows` are the run's `sample` requests, `env` its environment (used: `block_size`, the largest commit length).
     """
-    kept, cautions = _screen(rows)
-    void = _void_reason(rows, kept)
+    kept, cautions = screen(rows)
+    void = void_reason(rows, kept)
     if void is not None:
-        return _report(
-            f"void:{void}", _void_words(void, rows, kept), None, None, [], cautions, "mend the cause and run again"
+        return report(
+            f"void:{void}", void_words(void, rows, kept), None, None, [], cautions, "mend the cause and run again"
         )
     if any(not row.get("steps") or not row.get("decode_s") for row in kept):
-        return _report(
+        return report(
             "inconclusive",
             "the engine gave no exact step count, so commit length and step time cannot be told apart",
             None,
@@ -116,148 +71,23 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
             cautions,
             "run it on an engine that counts steps, or read its log lines",
         )
-    levels = _levels(kept)
-    impossible = _impossible(levels, env)
+    levels = levels_of(kept)
+    impossible = impossible_level(levels, env)
     if impossible is not None:
-        return _report(
+        return report(
             "inconsistent_data", impossible, None, None, levels, cautions, "check how the engine counts tokens"
         )
     if len(levels) < 2:
         return _health(levels[0], cautions)
-    fit = fit_steps([_point(row) for row in kept])
+    fit = fit_steps([step_point(row) for row in kept])
     assert fit is not None, "there are rows with steps"
     if fit.levels >= 2 and not fit.verified and playbook_id == "context_curve":
         cautions = [*cautions, Caution("few_levels", f"{fit.levels} context levels cannot show curvature")]
     return _sweep(playbook_id, kept, levels, fit, cautions)
 
 
-# --- which requests count ----------------------------------------------------------------------------------------
-
-
-def _screen(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Caution]]:
-    """Requests that count, and why the others do not. A request is left out only for a cause, never by its value."""
-    kept: list[Mapping[str, Any]] = []
-    causes: dict[str, int] = {}
-    for row in rows:
-        cause = _exclusion(row)
-        if cause is None:
-            kept.append(row)
-        else:
-            causes[cause] = causes.get(cause, 0) + 1
-    return kept, [Caution("excluded", f"{n} of {len(rows)} requests left out: {cause}") for cause, n in causes.items()]
-
-
-def _exclusion(row: Mapping[str, Any]) -> str | None:
-    if row.get("excluded"):
-        return str(row["excluded"])
-    distinct = row.get("distinct2")
-    if distinct is not None and distinct < DEGENERATE_BIGRAMS:
-        return "degenerate output (a repetition loop)"
-    cached, prompt = row.get("cached"), row.get("P")
-    if cached and prompt and cached / prompt > WARM_SHARE:
-        return "warm prefix cache"
-    return None
-
-
-def _void_reason(rows: Sequence[Mapping[str, Any]], kept: Sequence[Mapping[str, Any]]) -> str | None:
-    if not rows:
-        return "no_requests"
-    for row in rows:
-        own, usage = row.get("N"), row.get("N_usage")
-        # The engine's usage counts the token that prefill gave; our N does not.
-        if own and usage and min(abs(usage - own), abs(usage - own - 1)) > max(COUNT_GAP * usage, 1e-9):
-            return "token_count"
-    if len(kept) * 2 < len(rows) or not kept:
-        return "degenerate_output" if any("degenerate" in (_exclusion(r) or "") for r in rows) else "contaminated"
-    return None
-
-
-def _void_words(void: str, rows: Sequence[Mapping[str, Any]], kept: Sequence[Mapping[str, Any]]) -> str:
-    return {
-        "no_requests": "the run made no measured request",
-        "token_count": "tokens counted by the playbook and by the engine differ by more than 1 %",
-        "degenerate_output": f"{len(rows) - len(kept)} of {len(rows)} outputs are repetition loops: their speed says nothing",
-    }.get(void, f"only {len(kept)} of {len(rows)} requests are free of other influences")
-
-
-# --- levels ------------------------------------------------------------------------------------------------------
-
-
-def _levels(rows: Sequence[Mapping[str, Any]]) -> list[Level]:
-    groups: dict[float, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(float(row["level"] if row.get("level") is not None else row["P"]), []).append(row)
-    ordered = sorted(groups.items())
-    spread = {
-        "commit": _pooled_spread([[r["N"] / r["steps"] for r in group] for _, group in ordered]),
-        "step": _pooled_spread([[r["decode_s"] / r["steps"] for r in group] for _, group in ordered]),
-        "rate": _pooled_spread([[r["N"] / r["decode_s"] for r in group] for _, group in ordered]),
-    }
-    return [_level(value, group, spread) for value, group in ordered]
-
-
-def _pooled_spread(groups: Sequence[Sequence[float]]) -> tuple[float, int] | None:
-    """(standard deviation of the logarithm, degrees of freedom) pooled over levels; None if too few repeats.
-
-    A handful of repeats a level says little about its spread; the relative spread of the machine is one figure.
-    """
-    freedom = sum(len(group) - 1 for group in groups)
-    if freedom < MIN_POOLED_FREEDOM:
-        return None
-    squares = 0.0
-    for group in groups:
-        logs = [math.log(v) for v in group]
-        mean = math.fsum(logs) / len(logs)
-        squares += math.fsum((v - mean) ** 2 for v in logs)
-    return math.sqrt(squares / freedom), freedom
-
-
-def _interval(
-    above: Sequence[float], below: Sequence[float], spread: tuple[float, int] | None
-) -> tuple[float, float] | None:
-    ratio = ratio_of_sums(above, below)
-    if ratio is None:
-        return None
-    if spread is None or len(above) >= BOOTSTRAP_MIN_REQUESTS:
-        return ratio_interval(above, below)
-    sigma, freedom = spread
-    reach = math.exp(float(stats.t.ppf(0.975, freedom)) * sigma / math.sqrt(len(above)))
-    return ratio / reach, ratio * reach
-
-
-def _level(value: float, rows: Sequence[Mapping[str, Any]], spread: Mapping[str, tuple[float, int] | None]) -> Level:
-    tokens, steps = [float(r["N"]) for r in rows], [float(r["steps"]) for r in rows]
-    seconds = [float(r["decode_s"]) for r in rows]
-    milliseconds = [s * 1000.0 for s in seconds]
-    waits = [float(r["ttft_s"]) for r in rows if r.get("ttft_s") is not None]
-    all_steps = math.fsum(steps)
-    return Level(
-        value=value,
-        requests=len(rows),
-        context=math.fsum(_context(r) * s for r, s in zip(rows, steps, strict=True)) / all_steps,
-        tokens=math.fsum(tokens),
-        steps=all_steps,
-        decode_s=math.fsum(seconds),
-        commit_length=math.fsum(tokens) / all_steps,
-        step_ms=math.fsum(milliseconds) / all_steps,
-        tok_s=math.fsum(tokens) / math.fsum(seconds),
-        commit_length_ci=_interval(tokens, steps, spread["commit"]),
-        step_ms_ci=_interval(milliseconds, steps, spread["step"]),
-        tok_s_ci=_interval(tokens, seconds, spread["rate"]),
-        ttft_s=math.fsum(waits) / len(waits) if waits else None,
-    )
-
-
-def _context(row: Mapping[str, Any]) -> float:
-    return float(row["ctx_mid"]) if row.get("ctx_mid") is not None else row["P"] + row["N"] / 2.0
-
-
-def _point(row: Mapping[str, Any]) -> StepPoint:
-    square = mean_square_context(row["P"], row["N"]) if row.get("P") is not None else None
-    return StepPoint(_context(row), row["decode_s"] / row["steps"] * 1000.0, float(row["steps"]), square)
-
-
-def _impossible(levels: Sequence[Level], env: Mapping[str, Any]) -> str | None:
+def impossible_level(levels: Sequence[Level], env: Mapping[str, Any]) -> str | None:
+    """Why a commit length cannot be what was counted; None where all can."""
     largest = env.get("block_size")
     for level in levels:
         if level.commit_length < 1.0 - 1e-6 or (largest and level.commit_length > float(largest) + 1e-6):
@@ -275,7 +105,7 @@ def _health(level: Level, cautions: Sequence[Caution]) -> dict[str, Any]:
     if level.tok_s_ci is not None:
         words += f" (tok/s 95 % {level.tok_s_ci[0]:.1f} to {level.tok_s_ci[1]:.1f})"
     if level.commit_length < COLLAPSED_COMMIT:
-        return _report(
+        return report(
             "commit_collapsed",
             f"{words}: the drafter's tokens are hardly ever kept",
             None,
@@ -284,7 +114,7 @@ def _health(level: Level, cautions: Sequence[Caution]) -> dict[str, Any]:
             cautions,
             "check that the drafter belongs to this model, then run context_curve",
         )
-    return _report("healthy", words, None, None, [level], cautions, "nothing to mend")
+    return report("healthy", words, None, None, [level], cautions, "nothing to mend")
 
 
 def _sweep(
@@ -324,7 +154,7 @@ def _sweep(
         "unexplained": "look for other load on the box, then run it again",
         "inconclusive": "run it again with more repeats",
     }
-    return _report(klass, headline, split, fit, levels, extra, nexts.get(klass, "run it again"))
+    return report(klass, headline, split, fit, levels, extra, nexts.get(klass, "run it again"))
 
 
 def _surely_slower(first: Level, last: Level) -> bool:
@@ -365,7 +195,7 @@ def _residual_interval(residual: float, first: Level, last: Level, fit: StepFit)
     return residual / reach, residual * reach
 
 
-def _report(
+def report(
     klass: str,
     headline: str,
     split: Factors | None,
@@ -374,6 +204,7 @@ def _report(
     cautions: Sequence[Caution],
     following: str,
 ) -> dict[str, Any]:
+    """A verdict in the shape that every run ends with."""
     return {
         "class": klass,
         "headline": headline,
