@@ -23,7 +23,7 @@ from torch import Tensor
 
 from kernels.launch import OPTIONS, Argument, Case, Launch, triton
 
-MODULES = ("rms_norm", "rope", "silu_mul")
+MODULES = ("rms_norm", "rope", "silu_mul", "paged_attention", "split_attention")
 """The files of this folder that hold kernels."""
 
 ARCHITECTURES = (80, 90, 100, 120)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 
 def tree_attention(q: Tensor, keys: Tensor, values: Tensor, slots: slice | Tensor, bias: Tensor | None) -> Tensor:
-    """q [nodes, heads, head_dim]; keys, values [all slots, kv_heads, head_dim] of one layer -> [nodes, heads * head_dim].
+    """q [nodes, heads, head_dim]; keys, values [all slots, kv_heads, value_dim] of one layer -> [nodes, heads * value_dim].
 
     `slots` picks the rows to attend to, in position order: a slice where pages are consecutive, else int64 [length].
     `bias` is `tree_bias`'s, [nodes * group, length], or None where every node sees everything.
@@ -23,7 +23,7 @@ def tree_attention(q: Tensor, keys: Tensor, values: Tensor, slots: slice | Tenso
     rows = q.view(nodes, kv_heads, -1, head_dim).transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
     k, v = keys[slots].transpose(0, 1).unsqueeze(0), values[slots].transpose(0, 1).unsqueeze(0)
     out = functional.scaled_dot_product_attention(rows, k, v, attn_mask=bias)
-    return out.view(kv_heads, nodes, -1, head_dim).transpose(0, 1).reshape(nodes, heads * head_dim)
+    return out.view(kv_heads, nodes, -1, values.shape[-1]).transpose(0, 1).reshape(nodes, -1)
 
 
 def tree_bias(visible: Tensor, length: int, group: int, dtype: torch.dtype) -> Tensor | None:
