@@ -122,12 +122,16 @@ class Watch:
             self._set(self.known.with_report(report, self._clock()))
         if info is None or restarted or self._clock() - self._service_s >= SERVICE_EVERY_S:
             self._service_s = self._clock()
-            self._set(self.known.with_service(await self._service_state(), self._clock()))
+            await self._ask_service()
         if info is None or restarted:
             await self._read_settings()  # another port, perhaps, and other values to read back
         if info is None and self._clock() - self._machine_s >= MACHINE_EVERY_S:
             self._machine_s = self._clock()
             await self._read_machine()
+
+    async def _ask_service(self) -> None:
+        state = await self._service_state()  # on a line of its own: the other loops add to what is known meanwhile
+        self._set(self.known.with_service(state, self._clock()))
 
     async def _service_state(self) -> ServiceState:
         manager = self._site.manager
