@@ -41,6 +41,8 @@ _SCREENS: dict[ScreenName, type[ConsoleScreen]] = {
     "log": LogScreen,
     "playbooks": PlaybooksScreen,
 }
+_DOUBLES = ("Keys", "Maximize", "Minimize")
+"""Textual's own commands for what `?` and `z` do here."""
 _SEVERITY: dict[Weight, Literal["information", "warning", "error"]] = {
     "info": "information",
     "success": "information",
@@ -114,7 +116,7 @@ class ConsoleApp(App[None]):
         """Offer the playbooks; the letter picks."""
         here = self._console_screen
         if here is not None:
-            picker = PickScreen(self.session.operations.playbooks(), self.session.glyphs)
+            picker = PickScreen(self.session.operations.playbooks(), self.session.view())
             self.push_screen(picker, partial(self._picked, here))
 
     def _picked(self, here: ConsoleScreen, chosen: Playbook | None) -> None:
@@ -132,10 +134,12 @@ class ConsoleApp(App[None]):
         cast(ServiceScreen, self.screen).take_changes({name: str(text) for name, text in verdict["changes"].items()})
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: every verb that works here, then Textual's own."""
+        """The palette: every verb that works here, then Textual's own (theme, screenshot, quit)."""
         for title, text, where, action in palette_entries():
             yield SystemCommand(title, text, partial(self._do, where, action))
-        yield from super().get_system_commands(screen)
+        for command in super().get_system_commands(screen):
+            if command.title not in _DOUBLES:
+                yield command
 
     async def _do(self, where: ScreenName | None, action: str) -> None:
         if where is not None:

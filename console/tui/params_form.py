@@ -12,9 +12,9 @@ from console.tui.widgets.catalogue import param_text
 from console.tui.widgets.fields import Field, Form
 
 
-def params_form(playbook: Playbook) -> Form:
-    """A form with every parameter at its default."""
-    return Form(tuple(_field(param) for param in playbook.params))
+def params_form(playbook: Playbook, engine: Mapping[str, int | float]) -> Form:
+    """A form with every parameter at its default; bounds that ask the engine are told as it answers."""
+    return Form(tuple(_field(param, engine) for param in playbook.params))
 
 
 def values_of(playbook: Playbook, edits: Mapping[str, str], engine: Mapping[str, int | float]) -> dict[str, Any]:
@@ -31,8 +31,9 @@ def fault_in(playbook: Playbook, name: str, text: str, engine: Mapping[str, int 
     return None
 
 
-def _field(param: Param) -> Field:
-    limits = [f"{word} {bound}" for word, bound in (("from", param.min), ("to", param.max)) if bound is not None]
+def _field(param: Param, engine: Mapping[str, int | float]) -> Field:
+    bounds = (("from", param.min), ("to", param.max))
+    limits = [f"{word} {engine.get(str(bound), bound)}" for word, bound in bounds if bound is not None]
     return Field(
         name=param.name,
         group="",

@@ -176,11 +176,17 @@ class Session:
         was, state = before.service and before.service.state, now.service and now.service.state
         if was is not None and state is not None and was != state:
             failed = state in ("failed", "start-limit-hit", "start-timeout", "stuck-in-stop")
-            self.note("failure" if failed else "info", f"service {was} -> {state}")
+            if failed or not self._at_work:
+                self.note("failure" if failed else "info", f"service {was} -> {state}")
         known = {alarm.code for alarm in before.alarms}
         for alarm in now.alarms:
-            if alarm.code not in known:
+            if alarm.code not in known and not (self._at_work and alarm.code == "not_serving"):
                 self.note("warning", alarm.sentence)
+
+    @property
+    def _at_work(self) -> bool:
+        """Whether this console is taking the service down or up: what it does itself is no news."""
+        return self.verb is not None or (self.change is not None and self.change.outcome is None)
 
     def _note_run_end(self, run: RunView) -> None:
         if run.status == "lost":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from textual.content import Content
@@ -35,6 +36,17 @@ def label(text: str) -> Content:
 def row(name: str, *pieces: Piece) -> Content:
     """A row: its label, then `pieces`."""
     return Content.assemble(label(name), *pieces)
+
+
+def within(parts: Sequence[Content], width: int, gap: str = "  ") -> Content:
+    """Whole `parts` from the first on, `gap` between them, as many as `width` columns hold: none is cut in the middle."""
+    line = Content("").join(parts[:1])
+    for part in parts[1:]:
+        longer = Content.assemble(line, gap, part)
+        if longer.cell_length > width:
+            break
+        line = longer
+    return line
 
 
 def fitted(line: Content, width: int, glyphs: Glyphs) -> Content:

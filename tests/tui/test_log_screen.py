@@ -61,7 +61,7 @@ async def test_a_paused_line_does_not_move_while_ten_thousand_arrive(host: Recor
         await arrived(pilot, 10_200)
         assert under_cursor(pilot) == before
         assert lines(pilot)[2:-1] == shown
-        assert "paused  10,000 new  space follows" in text(pilot)
+        assert "paused  10,000 new   10,200 records   space follows" in text(pilot)
         await pilot.press("space")
         await settled(pilot)
         assert "following" in text(pilot)

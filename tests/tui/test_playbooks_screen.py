@@ -64,7 +64,11 @@ async def test_from_letter_to_verdict_with_progress_table_and_chart_on_the_way(h
         await run_context_curve(pilot)
         await until(pilot, lambda: "4 of 4" in text(pilot))
         assert "100 %" in text(pilot)
-        assert "context tokens  commit  step ms   tok_s" in text(pilot)
+        rows = text(pilot).splitlines()
+        heads = next(place for place, row in enumerate(rows) if "context  commit" in row)
+        assert rows[heads].split("│")[1].split() == ["context", "commit", "step", "rate"]
+        assert rows[heads + 1].split("│")[1].split() == ["tokens", "ms", "tok/s"]
+        assert rows[heads + 1].index("ms") + 2 == rows[heads].index("step") + 4  # a unit ends where its name ends
         assert "step ms over context tokens" in text(pilot)
         host.gate.set()
         await until(pilot, lambda: "✓ explained" in text(pilot))
@@ -175,8 +179,10 @@ async def test_a_silent_script_is_told(host: RecordedHost) -> None:
 async def test_a_read_only_console_runs_nothing(host: RecordedHost) -> None:
     async with opened(host, (120, 45), read_only=True) as pilot:
         await open_playbooks(pilot)
-        await run_context_curve(pilot)
+        await pilot.press("c")
         session = console_of(pilot).session
         await until(pilot, lambda: session.happenings.unread == 1)
         assert "read-only" in session.happenings.items[-1].text
+        assert isinstance(pilot.app.screen, PlaybooksScreen)  # no form that leads nowhere
+        assert "enter run" not in text(pilot)
         assert host.calls == []

@@ -200,3 +200,66 @@ async def test_what_was_typed_survives_a_new_reading_of_the_box(host: RecordedHo
         await until(pilot, lambda: console_of(pilot).session.snapshot.service.invocation == "another")  # type: ignore[union-attr]
         await settled(pilot)
         assert form.form.edits == {"page_size": "64"}
+
+
+async def test_apply_right_after_typing_still_asks(host: RecordedHost) -> None:
+    async with opened(host, (120, 45)) as pilot:
+        form = await open_service(pilot)
+        form._rows.move_to([row if isinstance(row, str) else row.name for row in form.form.rows()].index("page_size"))
+        await pilot.press("enter")
+        form.query_one(Input).value = "64"
+        await asked(pilot, "enter", "ctrl+s")  # before the pause after which the plan comes by itself
+        assert "page_size: 16 to 64" in text(pilot)
+
+
+async def test_home_and_end_reach_the_first_and_the_last_setting(host: RecordedHost) -> None:
+    async with opened(host, (80, 24)) as pilot:
+        form = await open_service(pilot)
+        await pilot.press("end")
+        assert form.here is not None and form.here.name == "interval_s"
+        await pilot.press("home")
+        assert form.here is not None and form.here.name == "path"
+        await settled(pilot)
+        assert any(row.startswith(" model") for row in text(pilot).splitlines())  # with the heading above it
+        await pilot.press("pagedown", "pagedown", "pageup", "pageup", "pageup")
+        assert form.here.name == "path"
+
+
+async def test_the_outcome_is_seen_without_scrolling_on_a_small_screen(host: RecordedHost) -> None:
+    host.gate.set()
+    async with opened(host, (80, 24)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        await asked(pilot, "ctrl+s")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "Confirmed: the new settings are in force." in text(pilot))
+
+
+async def test_a_long_path_keeps_its_end(host: RecordedHost) -> None:
+    host.text = host.text.replace("/srv/drafters/smollm2", "/srv/" + "deep/" * 20 + "drafters/smollm2")
+    async with opened(host, (80, 24)) as pilot:
+        await open_service(pilot)
+        await until(pilot, lambda: "drafters/smollm2 " in text(pilot))
+        row = next(line for line in text(pilot).splitlines() if " drafter " in line)
+        assert row.split()[1].startswith("…")
+
+
+async def test_what_the_console_does_to_the_service_itself_is_no_event(host: RecordedHost) -> None:
+    async with opened(host, (160, 45)) as pilot:
+        await open_service(pilot)
+        await put(pilot, "page_size", "64")
+        await asked(pilot, "ctrl+s")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "soak" in text(pilot))
+        now, session = time.monotonic(), console_of(pilot).session
+        one = snapshot(now, wall_s=time.time())
+        assert one.service is not None
+        host.push(replace(one, service=replace(one.service, state="stopped")))
+        await until(pilot, lambda: session.snapshot.service.state == "stopped")  # type: ignore[union-attr]
+        assert session.happenings.items == ()
+        host.gate.set()
+        await until(pilot, lambda: session.change is not None and session.change.outcome is not None)
+        host.push(one)
+        await until(
+            pilot, lambda: session.happenings.items[-1:] and "stopped -> serving" in session.happenings.items[-1].text
+        )

@@ -13,6 +13,7 @@ Answer = TypeVar("Answer")
 class Dialog(ModalScreen[Answer | None]):
     """A question or a page over the screen; escape answers None."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-middle")]  # noqa: RUF012 as Textual declares it
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave", show=False)]
 
     def action_leave(self) -> None:

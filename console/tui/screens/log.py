@@ -10,6 +10,7 @@ from textual import on
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -21,13 +22,16 @@ from console.tui.log_buffer import compiled, parse_filter
 from console.tui.screens.record import RecordScreen
 from console.tui.screens.screen import ConsoleScreen
 from console.tui.session import Session
-from console.tui.tones import ACCENT, BAD, GOOD, PLAIN, QUIET, WARN, Piece
+from console.tui.tones import ACCENT, BAD, GOOD, PLAIN, QUIET, WARN, within
 from console.tui.view import View
 from console.tui.widgets.empty_log import draw_empty_log
 from console.tui.widgets.log_line import LEVELS
 from console.tui.widgets.log_view import LogView
 from console.tui.widgets.pane import Pane
 from console.tui.words import count_of
+
+SAID_FOR_S = 6.0
+"""How long the status line tells what a key did; then it is the status again."""
 
 
 class LogScreen(ConsoleScreen):
@@ -44,6 +48,7 @@ class LogScreen(ConsoleScreen):
         self._fault: str | None = None
         self._received = -1
         self._said = ""
+        self._said_timer: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
         """Status, the log or why there is none, the line to type in."""
@@ -104,9 +109,9 @@ class LogScreen(ConsoleScreen):
         if found is None:
             self._say(f"no line shown matches {pattern.pattern}")
             return
-        self._said = ""
-        self._view.go_to(found)
-        self.refresh_view()
+        went_round = found <= place if step > 0 else found >= place
+        self._view.go_to(found)  # which makes it forget what was said
+        self._say(f"went round: on from the {'oldest' if step > 0 else 'newest'} line" if went_round else "")
 
     def action_level(self) -> None:
         """Let through the next graver level, after the gravest all again."""
@@ -185,7 +190,9 @@ class LogScreen(ConsoleScreen):
             self._view.pattern = compiled(text) if text else None
             self._view.refresh()
             if text:
-                self.action_find_next(1)
+                # Who looks for something at the end of a log wants to know when it last happened.
+                at_end = self._cursor_place >= len(self.session.log) - 1
+                self.action_find_next(-1 if at_end else 1)
         elif text:
             self._view.go_to(self._place_at(text))
 
@@ -220,34 +227,41 @@ class LogScreen(ConsoleScreen):
         self.refresh_view()
 
     def _say(self, text: str) -> None:
+        """Say something in the status line for a while."""
         self._said = text
+        if self._said_timer is not None:
+            self._said_timer.stop()
+        self._said_timer = self.set_timer(SAID_FOR_S, self._say_nothing)
+        self.refresh_view()
+
+    def _say_nothing(self) -> None:
+        self._said = ""
         self.refresh_view()
 
     def _draw_status(self, view: View, width: int, _height: int) -> list[Content]:
         log, glyphs = self.session.log, view.glyphs
         if self._fault is not None:
             return [Content.styled(f" {glyphs.no} {shown(self._fault, glyphs)}", BAD)]
-        parts: list[Piece] = []
         if self._view.following:
-            parts.append((" following", GOOD))
+            parts = [Content.styled(" following", GOOD)]
         else:
-            parts.append((" paused", f"bold {WARN}"))
-            parts.append((f"  {self._view.new:,} new", PLAIN))
-            parts.append(("  space follows", QUIET))
-            if self._view.scrolled_out:
-                parts.append(("  the line held has left the ring", WARN))
+            parts = [Content.assemble((" paused", f"bold {WARN}"), (f"  {self._view.new:,} new", PLAIN))]
         if self._said:
-            parts.append((f"   {shown(self._said, glyphs)}", ACCENT))
-        shown_count = f"{len(log):,} of " if log.filter.text or self._level else ""
-        kept = log.received - log.oldest
-        parts.append((f"   {shown_count}{count_of(kept, 'record')}", QUIET))
+            return [Content.assemble(parts[0], "   ", (shown(self._said, glyphs), ACCENT))]
+        if self._view.scrolled_out:
+            parts.append(Content.styled("the line held has left the ring", WARN))
+        kept = count_of(log.received - log.oldest, "record")
+        narrowed = log.filter.text or self._level
+        parts.append(Content.styled(f"{len(log):,} of {kept}" if narrowed else kept, QUIET))
         if log.filter.text:
-            parts.append((f"   filter {shown(log.filter.text, glyphs)}", WARN))
+            parts.append(Content.styled(f"filter {shown(log.filter.text, glyphs)}", WARN))
         if self._level:
-            parts.append((f"   {LEVELS[self._level][0]} and graver", WARN))
+            parts.append(Content.styled(f"{LEVELS[self._level][0]} and graver", WARN))
         if self._view.pattern is not None:
-            parts.append((f"   find {shown(self._view.pattern.pattern, glyphs)}", ACCENT))
-        return [Content.assemble(*parts)]
+            parts.append(Content.styled(f"find {shown(self._view.pattern.pattern, glyphs)}", ACCENT))
+        if not self._view.following:
+            parts.append(Content.styled("space follows", QUIET))
+        return [within(parts, width, "   ")]
 
     def _draw_empty(self, view: View, width: int, _height: int) -> list[Content]:
         log = self.session.log

@@ -41,7 +41,7 @@ class ParametersScreen(Dialog[dict[str, Any]]):
         playbook = self._playbook
         with Vertical(id="parameters", classes="dialog"):
             yield Static(Content.styled(f"Run {playbook.title}", STRONG), markup=False, classes="dialog-title")
-            yield FormView(params_form(playbook), self._fault, self._glyphs, id="parameters-form")
+            yield FormView(params_form(playbook, self._engine), self._fault, self._glyphs, id="parameters-form")
             yield Static(id="parameters-words", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("Run", id="parameters-run", compact=True)

@@ -11,30 +11,40 @@ from textual.events import Key
 from textual.widgets import Static
 
 from console.experiments.playbook import Playbook
-from console.tui.glyphs import Glyphs
 from console.tui.screens.dialog import Dialog
 from console.tui.tones import QUIET, STRONG
-from console.tui.widgets.catalogue import draw_item
+from console.tui.view import View
+from console.tui.widgets.catalogue import draw_item, title_width
+from console.tui.widgets.pane import Pane
 
 
 class PickScreen(Dialog[Playbook]):
     """Answers with the playbook whose letter was pressed; a broken one cannot be picked."""
 
-    def __init__(self, playbooks: Sequence[Playbook], glyphs: Glyphs) -> None:
+    def __init__(self, playbooks: Sequence[Playbook], view: View) -> None:
         super().__init__()
         self._playbooks = playbooks
-        self._glyphs = glyphs
+        self._view_then = view
 
     def compose(self) -> ComposeResult:
         """The catalogue."""
-        lines = [line for one in self._playbooks for line in draw_item(one, 80, self._glyphs, here=False)]
         with Vertical(id="pick", classes="dialog"):
             yield Static(
                 Content.styled("Run a playbook: press its letter", STRONG), markup=False, classes="dialog-title"
             )
             with VerticalScroll(id="pick-page"):
-                yield Static(Content("\n").join(lines), markup=False)
+                yield Pane(self._draw, id="pick-list")
             yield Static(Content.styled("escape leaves", QUIET), markup=False)
+
+    def on_mount(self) -> None:
+        """The list does not change."""
+        self.query_one(Pane).show(self._view_then)
+
+    def _draw(self, view: View, width: int, _height: int) -> list[Content]:
+        titles = title_width(self._playbooks)
+        if not self._playbooks:
+            return [Content.styled("No playbook was found.", QUIET)]
+        return [line for one in self._playbooks for line in draw_item(one, width, view.glyphs, titles=titles)]
 
     def on_key(self, event: Key) -> None:
         """A letter picks."""

@@ -20,7 +20,7 @@ from console.tui.screens.screen import ConsoleScreen
 from console.tui.session import Session
 from console.tui.tones import QUIET
 from console.tui.view import View
-from console.tui.widgets.catalogue import draw_details, draw_item
+from console.tui.widgets.catalogue import draw_details, draw_item, title_width
 from console.tui.widgets.listing import Listing
 from console.tui.widgets.pane import Pane
 from console.tui.widgets.run_report import draw_run
@@ -132,7 +132,9 @@ class PlaybooksScreen(ConsoleScreen):
         self.refresh_view()
 
     def _draw_item(self, item: int, width: int) -> list[Content]:
-        return draw_item(self._playbooks[item], width, self.session.glyphs, here=item == self._listing.cursor)
+        titles = title_width(self._playbooks)
+        here = item == self._listing.cursor
+        return draw_item(self._playbooks[item], width, self.session.glyphs, titles=titles, here=here)
 
     def _draw_report(self, view: View, width: int, _height: int) -> list[Content]:
         run = self.session.run

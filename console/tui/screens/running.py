@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.screen import ModalScreen, Screen
 
+from console.errors import OperatorError
 from console.experiments.playbook import Playbook
 from console.tui.screens.asking import ask_first, host_question, perform
 from console.tui.screens.parameters import ParametersScreen
@@ -20,6 +21,11 @@ def run_after_questions(screen: Screen[Any], session: Session, playbook: Playboo
         return
     if not playbook.valid:
         session.note("info", f"{playbook.title or playbook.id} cannot run: {playbook.faults[0]}")
+        return
+    try:
+        session.refuse_if_read_only(f"running {playbook.title}")
+    except OperatorError as error:
+        session.note("failure", str(error))
         return
     if playbook.params:
         dialog = ParametersScreen(playbook, engine_names(session), session.glyphs)

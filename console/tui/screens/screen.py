@@ -59,7 +59,8 @@ class ConsoleScreen(Screen[None]):
     def keys(self) -> tuple[Key, ...]:
         """The keys that do something here and now."""
         mine = (*KEYS[self.which], *EVERYWHERE)
-        return tuple(key for key in mine if key.footer and self.check_action(key.action.partition("(")[0], ()))
+        allowed = (key for key in mine if key.footer and not (key.changes and self.session.read_only))
+        return tuple(key for key in allowed if self.check_action(key.action.partition("(")[0], ()))
 
     def on_screen_resume(self) -> None:
         """Show the present, not the moment at which the screen was left."""

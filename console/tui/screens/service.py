@@ -22,7 +22,7 @@ from console.tui.screens.confirm import Question
 from console.tui.screens.screen import ConsoleScreen
 from console.tui.session import Session
 from console.tui.settings_form import check_setting, setting_text, settings_form
-from console.tui.tones import QUIET, WARN, Piece
+from console.tui.tones import QUIET, WARN, within
 from console.tui.view import View
 from console.tui.widgets.change_report import (
     changes_back_to,
@@ -37,6 +37,7 @@ from console.tui.widgets.form_view import FormView
 from console.tui.widgets.listing import Listing
 from console.tui.widgets.pane import Pane
 from console.tui.widgets.top_line import state_words
+from console.tui.words import count_of
 
 PLAN_AFTER_S = 0.3
 """Pause in typing after which the plan is asked for again."""
@@ -118,6 +119,8 @@ class ServiceScreen(ConsoleScreen):
 
     def action_apply(self) -> None:
         """Ask, then apply what the form says now: the plan is made afresh, since the last one may be older."""
+        if self._plan_timer is not None:
+            self._plan_timer.stop()  # or the plan for what was typed last would take the place of this question
         self.run_worker(self._plan_then_ask(), group="plan", exclusive=True, exit_on_error=False)
 
     def action_service(self, verb: str) -> None:
@@ -196,20 +199,23 @@ class ServiceScreen(ConsoleScreen):
     def _draw_state(self, view: View, width: int, _height: int) -> list[Content]:
         service = view.snapshot.service if view.snapshot else None
         state, tone, age = state_words(view)
-        parts: list[Piece] = [(f" {state}", f"bold {tone}")]
+        parts = [Content.styled(f" {state}", f"bold {tone}")]
         if self.session.verb is not None:
-            parts.append((f"   {self.session.verb} on its way", WARN))
+            parts.append(Content.styled(f"{self.session.verb} on its way", WARN))
         if service is not None:
-            parts.append((f"   {shown(service.unit, view.glyphs)} ({service.scope})", QUIET))
+            words = shown(service.status_text or "", view.glyphs)
+            if words and service.state != "serving":
+                parts.append(Content.styled(words, WARN))  # what it is at: the reason to look here
+            parts.append(Content.styled(f"{shown(service.unit, view.glyphs)} ({service.scope})", QUIET))
             if age:
-                parts.append((f"   since {age}", QUIET))
-            if service.main_pid:
-                parts.append((f"   pid {service.main_pid}", QUIET))
+                parts.append(Content.styled(f"since {age}", QUIET))
             if service.restarts:
-                parts.append((f"   {service.restarts} restarts", WARN))
-            if service.status_text:
-                parts.append((f"   {shown(service.status_text, view.glyphs)}", QUIET))
-        return [Content.assemble(*parts)]
+                parts.append(Content.styled(count_of(service.restarts, "restart"), WARN))
+            if service.main_pid:
+                parts.append(Content.styled(f"pid {service.main_pid}", QUIET))
+            if words and service.state == "serving":
+                parts.append(Content.styled(words, QUIET))
+        return [within(parts, width, "   ")]
 
     def _draw_report(self, view: View, width: int, _height: int) -> list[Content]:
         change = self.session.change
@@ -229,7 +235,8 @@ class ServiceScreen(ConsoleScreen):
 
     def _draw_generation(self, item: int, width: int) -> list[Content]:
         one = self._history[item]
-        return draw_generation(one, width, self.session.glyphs, whole=one.number == self._opened)
+        here = item == self._listing.cursor
+        return draw_generation(one, width, self.session.glyphs, here=here, whole=one.number == self._opened)
 
     @property
     def _number_here(self) -> int | None:

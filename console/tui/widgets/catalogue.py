@@ -12,10 +12,9 @@ from console.experiments.params import Param
 from console.experiments.playbook import Playbook
 from console.tui.glyphs import Glyphs, shown
 from console.tui.tones import BAD, GOOD, KEY, PLAIN, QUIET, STRONG, WARN, Piece
+from console.tui.widgets.fields import shortened
 from console.tui.words import duration
 
-_TITLE_WIDTH = 18
-_SUMMARY_FROM = 70  # columns; narrower lists leave it to the details beside them
 _EFFECTS = {
     "load": "puts load on the engine",
     "restarts_service": "restarts the service",
@@ -25,26 +24,34 @@ _EFFECTS = {
 }
 
 
-def draw_item(playbook: Playbook, width: int, glyphs: Glyphs, *, here: bool) -> list[Content]:
-    """One line, and for a broken script the place and its source line below."""
+def title_width(playbooks: Sequence[Playbook]) -> int:
+    """Columns of the titles, so that what stands beside them is aligned."""
+    return max((len(playbook.title or playbook.id) for playbook in playbooks), default=0)
+
+
+def draw_item(playbook: Playbook, width: int, glyphs: Glyphs, *, titles: int, here: bool = False) -> list[Content]:
+    """One line, with the summary where it fits; for a broken script the place, and its source line below.
+
+    `titles` is the width of the column of titles.
+    """
     mark = glyphs.pointer if here else " "
     title = shown(playbook.title or playbook.id, glyphs)
     parts: list[Piece] = [
         (f" {mark} ", KEY),
         (f"{playbook.key or '-':<2}", KEY),
-        (f"{title:<{_TITLE_WIDTH}} ", STRONG if here else PLAIN),
+        (f"{title:<{titles}}  ", STRONG if here else PLAIN),
     ]
     if not playbook.valid:
         fault = playbook.faults[0]
         parts.append((f"{glyphs.no} {shown(str(fault), glyphs)}", BAD))
         return [Content.assemble(*parts), Content.styled(f"      {shown(fault.source.strip(), glyphs)}", QUIET)]
     parts.append((f"{glyphs.yes} valid", GOOD))
-    parts.append((f"  {estimate_words(playbook):<8}", QUIET))
+    parts.append((f"  {estimate_words(playbook):<6}", QUIET))
     if playbook.restarts_service:
-        parts.append((f" {glyphs.restart} restarts", WARN))
-    if width >= _SUMMARY_FROM:
-        parts.append((f"  {shown(playbook.summary, glyphs)}", QUIET))
-    return [Content.assemble(*parts)]
+        parts.append((f"  {glyphs.restart} restarts", WARN))
+    line = Content.assemble(*parts)
+    whole = Content.assemble(line, (f"  {shown(playbook.summary, glyphs)}", QUIET))
+    return [whole if whole.cell_length <= width else line]
 
 
 def draw_details(playbook: Playbook, width: int, glyphs: Glyphs) -> list[Content]:
@@ -65,22 +72,30 @@ def draw_details(playbook: Playbook, width: int, glyphs: Glyphs) -> list[Content
         lines.append(Content.styled(" Nothing of it is uploaded before this is mended.", QUIET))
         return lines
     lines += [Content(""), _fact("takes about", estimate_words(playbook))]
-    effects = [_EFFECTS.get(effect, effect) for effect in playbook.effects] or ["none"]
+    effects = [_EFFECTS.get(effect, effect) for effect in playbook.effects] or ["none but load on the engine"]
     lines.append(_fact("effects", ", ".join(effects)))
     if playbook.exclusive:
         lines.append(_fact("needs", "an otherwise idle engine"))
     if playbook.verdicts:
-        lines.append(_fact("can say", ", ".join(playbook.verdicts).replace("_", " ")))
+        said = textwrap.wrap(", ".join(playbook.verdicts).replace("_", " "), max(20, width - 14))
+        lines += [_fact("can say" if index == 0 else "", line) for index, line in enumerate(said)]
     if playbook.params:
         lines += [Content(""), Content.styled(" parameters", QUIET)]
-        for param in playbook.params:
-            lines.append(
-                Content.assemble(
-                    (f"   {param.name:<12}", PLAIN),
-                    (f"{param_text(param, param.default):<20}", PLAIN),
-                    (f" {shown(param.help, glyphs)}", QUIET),
-                )
-            )
+        lines += _params(playbook.params, width, glyphs)
+    return lines
+
+
+def _params(params: Sequence[Param], width: int, glyphs: Glyphs) -> list[Content]:
+    """Name, default and help of each, in columns; a long help goes on below itself."""
+    texts = [param_text(param, param.default) or "(empty)" for param in params]
+    names, values = max(len(param.name) for param in params), min(24, max(len(text) for text in texts))
+    indent = 3 + names + 2 + values + 2
+    lines = []
+    for param, text in zip(params, texts, strict=True):
+        first, *others = textwrap.wrap(shown(param.help, glyphs), max(20, width - indent - 1)) or [""]
+        head = f"   {param.name:<{names}}  {shortened(text, values, glyphs):<{values}}  "
+        lines.append(Content.assemble((head, PLAIN), (first, QUIET)))
+        lines += [Content.styled(" " * indent + line, QUIET) for line in others]
     return lines
 
 

@@ -69,17 +69,20 @@ def draw_fault(text: str, width: int, glyphs: Glyphs) -> list[Content]:
 
 
 def draw_progress(change: ChangeProgress, now_s: float, width: int, glyphs: Glyphs) -> list[Content]:
-    """Every phase with the time it was reached, the running one with the time it has taken, the outcome last."""
-    lines = [_heading("applying" if change.outcome is None else "applied")]
+    """What it is at, or how it ended, then every phase with the time it was reached: the first row is always seen."""
+    if change.outcome is None:
+        at = _phase_words(change.phases[-1]) if change.phases else "asking the box"
+        took = f"applying for {duration(now_s - change.started_s)}"
+        lines = [
+            Content.assemble((f" {glyphs.pointer} {took}: ", f"bold {WARN}"), (shown(at, glyphs), PLAIN)),
+            Content.styled("   leaving this screen, or the console, does not stop it", QUIET),
+        ]
+    else:
+        lines = draw_outcome(change.outcome, width, glyphs)
     for index, phase in enumerate(change.phases):
         running = change.outcome is None and index == len(change.phases) - 1
         lines += _phase(phase, running, width, glyphs)
-    if change.outcome is None:
-        lines.append(
-            Content.styled(f"   running {duration(now_s - change.started_s)}; leaving does not stop it", QUIET)
-        )
-        return lines
-    return lines + draw_outcome(change.outcome, width, glyphs)
+    return lines
 
 
 def draw_outcome(outcome: Outcome, width: int, glyphs: Glyphs) -> list[Content]:
@@ -96,23 +99,29 @@ def draw_outcome(outcome: Outcome, width: int, glyphs: Glyphs) -> list[Content]:
     }[outcome.status]
     mark = glyphs.yes if good else glyphs.no
     lines = [Content.styled(f" {mark} {words}", f"bold {GOOD}" if good else BAD)]
+    if outcome.generation is not None:
+        lines[0] = lines[0].append(Content.styled(f"   generation {outcome.generation}", QUIET))
     if outcome.reason:
         lines += _wrapped(outcome.reason, width, glyphs, PLAIN)
-    if outcome.generation is not None:
-        lines.append(Content.styled(f"   generation {outcome.generation}", QUIET))
     return lines
 
 
-def draw_generation(one: Generation, width: int, glyphs: Glyphs, *, whole: bool = False) -> list[Content]:
-    """A line of the history; `whole` adds every difference on a line of its own."""
+def draw_generation(
+    one: Generation, width: int, glyphs: Glyphs, *, here: bool = False, whole: bool = False
+) -> list[Content]:
+    """A line of the history, marked where the cursor is; `whole` adds every difference on a line of its own."""
     fine = one.outcome in ("confirmed", "installed", "current")
     changed = ", ".join(f"{d.name} {_text(d.old)} {glyphs.arrow} {_text(d.new)}" for d in one.differences)
     line = Content.assemble(
-        (f" {one.number:>4}  ", PLAIN),
+        (f" {glyphs.pointer if here else ' '} ", KEY),
+        (f"{one.number:>4}  ", PLAIN),
         (f"{shown(day_and_clock(one.when), glyphs)}  ", QUIET),
         (f"{shown(one.who, glyphs):<16} ", QUIET),
         (f"{shown(one.outcome.replace('_', ' '), glyphs):<12} ", GOOD if fine else WARN),
-        (shown(changed or "no difference", glyphs), PLAIN if changed else QUIET),
+        (
+            shown(changed or ("the first settings" if one.number == 0 else "no difference"), glyphs),
+            PLAIN if changed else QUIET,
+        ),
     )
     if not whole:
         return [line]
@@ -141,15 +150,18 @@ def _phase(phase: Phase, running: bool, width: int, glyphs: Glyphs) -> list[Cont
     bad = phase.name in ("rolling_back", "rolled_back", "rollback_failed", "base_changed", "busy", "rejected")
     mark = glyphs.pointer if running else glyphs.no if bad else glyphs.yes
     tone = WARN if running or bad else GOOD
-    text = phase.text or _PLAN_WORDS.get(phase.name, "")
     return [
         Content.assemble(
             (f" {mark} ", tone),
             (f"{phase.name.replace('_', ' '):<13}", PLAIN),
             (f"{phase.elapsed_s:>7.1f} s  ", QUIET),
-            (shown(text, glyphs), QUIET),
+            (shown(_phase_words(phase), glyphs), QUIET),
         )
     ]
+
+
+def _phase_words(phase: Phase) -> str:
+    return phase.text or _PLAN_WORDS.get(phase.name, phase.name.replace("_", " "))
 
 
 def _heading(text: str) -> Content:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from console.tui.glyphs import Glyphs
 
-SPANS_S = (30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0, 86400.0)
+SPANS_S = (30.0, 60.0, 120.0, 180.0, 300.0, 480.0, 720.0, 1200.0, 1800.0, 3600.0, 14400.0, 86400.0)
 """Lengths of the time axis: the shortest that holds all windows is taken, so that a young chart is not empty."""
 
 _LEFT_DOTS = (0x40, 0x04, 0x02, 0x01)  # braille dots of a cell's left column, from the bottom up

@@ -8,9 +8,9 @@ from textual.content import Content
 
 from console.snapshot import TreeFigures, TreeNode
 from console.tui.glyphs import Glyphs, shown
-from console.tui.tones import GOOD, PLAIN, QUIET, Piece, label, row
+from console.tui.tones import GOOD, LABEL_WIDTH, PLAIN, QUIET, Piece, label, row, within
 from console.tui.view import View
-from console.tui.words import count_of, percent
+from console.tui.words import percent
 
 _LONGEST_TOKEN = 12
 
@@ -26,7 +26,7 @@ def draw_tree(view: View, width: int, height: int) -> list[Content]:
     lines = picture(snapshot.tree.nodes, view.glyphs)
     room = max(1, height - 1) if height else len(lines)
     drawn, hidden = lines[:room], lines[room:]
-    caption = _caption(view, snapshot.tree, len(hidden))
+    caption = _caption(view, snapshot.tree, len(hidden), width)
     out = [Content.assemble(label("tree" if index == 0 else ""), *line) for index, line in enumerate(drawn)]
     return [*out, caption] if height != 1 else out
 
@@ -91,15 +91,17 @@ def _probability(node: TreeNode) -> str:
     return f" {node.probability:.2f}".replace(" 0.", " .")
 
 
-def _caption(view: View, tree: TreeFigures, hidden: int) -> Content:
+def _caption(view: View, tree: TreeFigures, hidden: int, width: int) -> Content:
+    """What the tree cost and kept, and what trees bring on the whole; how much is hidden comes last, being least."""
     snapshot = view.snapshot
     assert snapshot is not None
     drafts = len(tree.nodes) - 1
-    parts: list[Piece] = [(f"kept {tree.commit_length}", PLAIN), (f"   {drafts} of {tree.budget} drafts", QUIET)]
-    if hidden:
-        parts.append((f"   z shows {count_of(hidden, 'more row')}", QUIET))
+    parts = [Content.styled(f"kept {tree.commit_length}", PLAIN)]
+    parts.append(Content.styled(f"{drafts} of {tree.budget} drafts", QUIET))
     if snapshot.spine_hit_rate is not None:
-        parts.append((f"   spine hit {percent(snapshot.spine_hit_rate)}", QUIET))
+        parts.append(Content.styled(f"spine hit {percent(snapshot.spine_hit_rate)}", QUIET))
     if snapshot.branch_gain is not None:
-        parts.append((f"   branch gain {snapshot.branch_gain:+.2f}", QUIET))
-    return row("", *parts)
+        parts.append(Content.styled(f"branch gain {snapshot.branch_gain:+.2f}", QUIET))
+    if hidden:
+        parts.append(Content.styled(f"z shows {hidden} more", QUIET))
+    return row("", within(parts, width - LABEL_WIDTH, "   "))

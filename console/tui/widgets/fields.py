@@ -81,12 +81,16 @@ def draw_field(form: Form, one: Field, width: int, glyphs: Glyphs, *, here: bool
     name_width = max(len(other.name) for other in form.fields) + 2
     new = form.edits.get(one.name)
     mark = glyphs.pointer if here else " "
-    value = _value(one, one.value)
+    room = max(8, width - name_width - 4)  # for what stands in the field
+    value = shortened(_value(one, one.value), room if new is None else room // 2 - 2, glyphs)
     parts: list[tuple[str, str]] = [(f" {mark} ", ACCENT), (one.name.ljust(name_width), STRONG if here else PLAIN)]
     if new is None:
         parts.append((_boxed(one, value, here), PLAIN))
     else:
-        parts += [(f"{value} {glyphs.arrow} ", QUIET), (_boxed(one, _value(one, new), here), f"bold {WARN}")]
+        parts += [
+            (f"{value} {glyphs.arrow} ", QUIET),
+            (_boxed(one, shortened(_value(one, new), room // 2 - 2, glyphs), here), f"bold {WARN}"),
+        ]
     used = sum(len(text) for text, _ in parts)
     column = name_width + 34
     notes = _notes(form, one, width - max(used + 2, column))
@@ -97,6 +101,14 @@ def draw_field(form: Form, one: Field, width: int, glyphs: Glyphs, *, here: bool
     if fault is not None:
         lines.append(Content.styled(f"     {glyphs.no} {shown(fault, glyphs)}", BAD))
     return lines
+
+
+def shortened(text: str, room: int, glyphs: Glyphs) -> str:
+    """`text` in `room` columns: of a path its end is kept, of anything else its beginning."""
+    if len(text) <= room:
+        return text
+    kept = max(1, room - len(glyphs.ellipsis))
+    return glyphs.ellipsis + text[-kept:] if "/" in text else text[:kept] + glyphs.ellipsis
 
 
 def _boxed(one: Field, value: str, here: bool) -> str:

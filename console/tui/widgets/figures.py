@@ -10,7 +10,7 @@ from textual.content import Content
 from console.telemetry.rates import Rates, rates_over
 from console.telemetry.sample import Sample
 from console.tui.glyphs import Glyphs
-from console.tui.tones import BAD, COMMIT, GOOD, QUIET, RATE, STEP, STRONG, WARN, row
+from console.tui.tones import BAD, COMMIT, GOOD, LABEL_WIDTH, QUIET, RATE, STEP, STRONG, WARN, row, within
 from console.tui.view import View
 from console.tui.words import duration, epoch_s, figure
 
@@ -20,6 +20,7 @@ BEFORE_WINDOWS = 60
 """Windows before those, against which a trend is told."""
 NOTICEABLE = 0.03
 """A change below 3 % is noise, and no trend is shown."""
+_TREND_WIDTH = 5
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,23 @@ def decode_windows(view: View) -> Sequence[Sample]:
 
 
 def draw_figures(view: View, width: int, _height: int) -> list[Content]:
-    """One line: `tok/s 32.7 ▾ 12%   commit length 2.93 of 16   step 89.6 ms   context 3,451 / 200,000`."""
+    """One line: `tok/s 32.7 ▾12%   commit length 2.93 of 16   step 89.6 ms   context 3,451 / 200,000`."""
     figures = figures_of(view)
     if figures.now is None:
         return [row("tok/s", (_why_nothing(view), QUIET))]
-    spacious = _line(view, figures, figures.now, brief=False)
-    return [spacious if spacious.cell_length <= width else _line(view, figures, figures.now, brief=True, width=width)]
+    room = width - LABEL_WIDTH
+    spacious = Content("   ").join(_parts(view, figures, figures.now, brief=False))
+    if spacious.cell_length > room:
+        spacious = within(_parts(view, figures, figures.now, brief=True), room)
+    return [row("tok/s", spacious)]
 
 
-def _line(view: View, figures: Figures, now: Rates, *, brief: bool, width: int | None = None) -> Content:
-    """Long or short names; with `width`, figures that do not fit are left out from the end."""
+def _parts(view: View, figures: Figures, now: Rates, *, brief: bool) -> list[Content]:
+    """Each figure in a field of its own width, so that none moves when another changes; idle time before the context."""
     before, glyphs = figures.before, view.glyphs
     parts = [
         Content.assemble(
-            (figure(now.tok_s), f"bold {RATE}"),
+            (f"{figure(now.tok_s):>5}", f"bold {RATE}"),
             *_trend(now.tok_s, before.tok_s if before else None, glyphs, better_up=True),
         ),
         Content.assemble(
@@ -71,23 +75,19 @@ def _line(view: View, figures: Figures, now: Rates, *, brief: bool, width: int |
         ),
         Content.assemble(
             ("step ", QUIET),
-            (figure(now.step_ms), f"bold {STEP}"),
+            (f"{figure(now.step_ms):>5}", f"bold {STEP}"),
             (" ms", QUIET),
             *_trend(now.step_ms, before.step_ms if before else None, glyphs, better_up=False),
         ),
     ]
-    if figures.context is not None:
+    if figures.idle_s is not None:
+        parts.append(Content.styled(f"idle {duration(figures.idle_s)}", f"bold {WARN}"))
+    if figures.context is not None and (figures.idle_s is None or not brief):
         limit = "" if brief else _context_limit(view)
         parts.append(
             Content.assemble(("ctx " if brief else "context ", QUIET), (f"{figures.context:,}", STRONG), (limit, QUIET))
         )
-    if figures.idle_s is not None:
-        parts.insert(0, Content.styled(f"idle {duration(figures.idle_s)}", f"bold {WARN}"))
-    line = row("tok/s", Content("  " if brief else "    ").join(parts))
-    while width is not None and line.cell_length > width and len(parts) > 1:
-        parts.pop()
-        line = row("tok/s", Content("  ").join(parts))
-    return line
+    return parts
 
 
 def _idle_s(view: View, samples: Sequence[Sample]) -> float | None:
@@ -119,10 +119,10 @@ def _context_limit(view: View) -> str:
 
 
 def _trend(now: float, before: float | None, glyphs: Glyphs, *, better_up: bool) -> list[tuple[str, str]]:
-    if not before:
-        return []
-    change = now / before - 1.0
+    """` ▾12%` in as many columns as no trend takes."""
+    change = now / before - 1.0 if before else 0.0
     if abs(change) < NOTICEABLE:
-        return []
+        return [(" " * _TREND_WIDTH, QUIET)]
     arrow = glyphs.up if change > 0 else glyphs.down
-    return [(f" {arrow} {abs(change) * 100:.0f}%", GOOD if (change > 0) == better_up else BAD)]
+    words = f" {arrow}{min(999.0, abs(change) * 100):.0f}%"
+    return [(words.ljust(_TREND_WIDTH), GOOD if (change > 0) == better_up else BAD)]

@@ -63,12 +63,12 @@ class Listing(ScrollView, can_focus=True):
 
     def action_step(self, items: int) -> None:
         """Move the cursor over selectable items."""
-        wanted = min(max(0, self.cursor + items), len(self._selectable) - 1)
-        step = 1 if items > 0 else -1
-        while 0 <= wanted < len(self._selectable) and not self._selectable[wanted]:
-            wanted += step
-        if 0 <= wanted < len(self._selectable):
-            self.move_to(wanted)
+        places = [place for place, may in enumerate(self._selectable) if may]
+        if not places:
+            return
+        wanted = min(max(places[0], self.cursor + items), places[-1])
+        ahead = [place for place in places if (place >= wanted if items > 0 else place <= wanted)]
+        self.move_to(ahead[0] if items > 0 else ahead[-1])
 
     def move_to(self, item: int) -> None:
         """Put the cursor on an item and bring it into view."""
@@ -76,7 +76,10 @@ class Listing(ScrollView, can_focus=True):
             self.cursor = item
             self._redraw()
             self.post_message(self.Moved(self))
-        rows = [row for row, (owner, _) in enumerate(self._lines) if owner == item]
+        first = item
+        while first > 0 and not self._selectable[first - 1]:
+            first -= 1  # the heading belongs to what is below it
+        rows = [row for row, (owner, _) in enumerate(self._lines) if first <= owner <= item]
         if rows:
             region = Region(0, rows[0], self.size.width, len(rows))
             self.scroll_to_region(region, animate=False, force=True, immediate=True)
@@ -103,15 +106,15 @@ class Listing(ScrollView, can_focus=True):
         """One row, for Textual."""
         row = y + round(self.scroll_offset.y)
         if row >= len(self._lines):
-            return Strip.blank(self.size.width, self.rich_style)
+            return Strip.blank(self.scrollable_content_region.width, self.rich_style)
         item, line = self._lines[row]
         style = self.visual_style
         if item == self.cursor and self._selectable[item]:
             style = style + self.get_visual_style("listing--cursor")
-        return Visual.to_strips(self, line, self.size.width, 1, style, pad=True)[0]
+        return Visual.to_strips(self, line, self.scrollable_content_region.width, 1, style, pad=True)[0]
 
     def _redraw(self) -> None:
-        width = self.size.width
+        width = self.scrollable_content_region.width
         self._lines = [
             (item, fitted(line, width, self._glyphs))
             for item in range(len(self._selectable))

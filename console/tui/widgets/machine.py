@@ -6,12 +6,13 @@ from textual.content import Content
 
 from console.snapshot import GpuFigures
 from console.tui.glyphs import Glyphs, shown
-from console.tui.tones import ACCENT, BAD, PLAIN, QUIET, Piece, row
+from console.tui.tones import ACCENT, BAD, LABEL_WIDTH, PLAIN, QUIET, Piece, row, within
 from console.tui.view import View
 from console.tui.widgets.bars import gauge
 from console.tui.words import byte_size
 
 _GAUGE = 8
+_SPACIOUS = 70  # columns from which sizes stand beside shares
 
 
 def draw_gpus(view: View, width: int, height: int) -> list[Content]:
@@ -29,18 +30,10 @@ def draw_gpus(view: View, width: int, height: int) -> list[Content]:
 
 
 def draw_machine(view: View, width: int, _height: int) -> list[Content]:
-    """Host and engine process, in one row where they fit, else in two."""
-    lines: list[Content] = []
-    for brief in (False, True):
-        host, engine = _host(view, brief=brief), _process(view)
-        if host and engine:
-            together = row("host", host, ("   engine ", QUIET), engine)
-            if together.cell_length <= width:
-                return [together]
-        lines = [row(name, part) for name, part in (("host", host), ("engine", engine)) if part]
-        if all(line.cell_length <= width for line in lines):
-            break
-    return lines
+    """Host and engine process, each in a row; what does not fit is left out, the least telling first."""
+    room = width - LABEL_WIDTH
+    named = (("host", _host(view, brief=width < _SPACIOUS)), ("engine", _process(view)))
+    return [row(name, within(parts, room)) for name, parts in named if parts]
 
 
 def _gpu(gpu: GpuFigures, width: int, glyphs: Glyphs, *, first: bool) -> Content:
@@ -64,32 +57,37 @@ def _gpu(gpu: GpuFigures, width: int, glyphs: Glyphs, *, first: bool) -> Content
     return row("GPUs" if first else "", *parts)
 
 
-def _host(view: View, *, brief: bool) -> Content | None:
+def _host(view: View, *, brief: bool) -> list[Content]:
     machine = view.snapshot.machine if view.snapshot else None
     if machine is None:
-        return None
-    parts: list[Piece] = []
+        return []
+    parts = []
     if machine.cpu_percent is not None:
         cores = f" of {machine.cpu_count} cores" if machine.cpu_count and not brief else ""
-        parts += [("cpu ", QUIET), (f"{machine.cpu_percent:.0f} %", PLAIN), (cores, QUIET)]
-    if machine.load_1m is not None:
-        parts += [("  load ", QUIET), (f"{machine.load_1m:.2f}", PLAIN)]
+        parts.append(_figure("cpu", f"{machine.cpu_percent:>4.0f} %", cores))
     if machine.memory_used_bytes is not None and machine.memory_total_bytes:
         share = 100 * machine.memory_used_bytes / machine.memory_total_bytes
         size = "" if brief else f" of {byte_size(machine.memory_total_bytes)}"
-        parts += [("  mem ", QUIET), (f"{share:.0f} %", BAD if share > 95 else PLAIN), (size, QUIET)]
-    return Content.assemble(*parts)
+        parts.append(_figure("mem", f"{share:>3.0f} %", size, BAD if share > 95 else PLAIN))
+    if machine.load_1m is not None:
+        parts.append(_figure("load", f"{machine.load_1m:.2f}"))
+    return parts
 
 
-def _process(view: View) -> Content | None:
+def _process(view: View) -> list[Content]:
     process = view.snapshot.process if view.snapshot else None
     if process is None:
-        return None
-    parts: list[Piece] = [("pid ", QUIET), (f"{process.pid}", PLAIN)]
+        return []
+    parts = []
     if process.cpu_percent is not None:
-        parts += [("  cpu ", QUIET), (f"{process.cpu_percent:.0f} %", PLAIN)]
+        parts.append(_figure("cpu", f"{process.cpu_percent:>4.0f} %"))
     if process.rss_bytes is not None:
-        parts += [("  rss ", QUIET), (byte_size(process.rss_bytes), PLAIN)]
+        parts.append(_figure("mem", byte_size(process.rss_bytes)))
+    parts.append(_figure("pid", str(process.pid)))
     if process.threads is not None:
-        parts += [("  threads ", QUIET), (f"{process.threads}", PLAIN)]
-    return Content.assemble(*parts)
+        parts.append(_figure("threads", str(process.threads)))
+    return parts
+
+
+def _figure(name: str, value: str, of: str = "", tone: str = PLAIN) -> Content:
+    return Content.assemble((f"{name} ", QUIET), (value, tone), (of, QUIET))

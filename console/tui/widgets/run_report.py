@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.content import Content
 
+from console.errors import ExitCode
 from console.tui.glyphs import Glyphs, shown
 from console.tui.runs import Curve, RunTable, RunView
 from console.tui.tones import ACCENT, BAD, GOOD, PLAIN, QUIET, STEP, STRONG, WARN, Piece
@@ -40,7 +41,8 @@ def draw_run(run: RunView, now_s: float, width: int, glyphs: Glyphs) -> list[Con
 
 
 def _heading(run: RunView, glyphs: Glyphs) -> Content:
-    params = "  ".join(f"{name} {_cell(value)}" for name, value in run.params.items())
+    given = {name: value for name, value in run.params.items() if value not in (None, "", [], ())}
+    params = "  ".join(f"{name} {_cell(value)}" for name, value in given.items())
     return Content.assemble((f" {run.playbook.title}", STRONG), (f"   {shown(params, glyphs)}", QUIET))
 
 
@@ -49,7 +51,7 @@ def _state(run: RunView, now_s: float, width: int, glyphs: Glyphs) -> list[Conte
         return [_ending(run, glyphs)]
     parts: list[Piece] = []
     if run.fraction is None:
-        parts.append((" starting", QUIET) if run.status == "starting" else (" running", QUIET))
+        parts.append((" being put on the box" if run.status == "starting" else " started", QUIET))
     else:
         filled, track = gauge(run.fraction, max(10, min(40, width - 50)), glyphs)
         parts += [" ", (filled, ACCENT), (track, QUIET), (f" {100 * run.fraction:3.0f} %", PLAIN)]
@@ -72,27 +74,48 @@ def _ending(run: RunView, glyphs: Glyphs) -> Content:
         return Content.styled(f" {glyphs.no} not known how it ended, after {took}", BAD)
     result = run.result or {}
     status, code = str(result.get("status", "ended")), result.get("exit_code", result.get("exit"))
-    fine = code in (0, None)
-    words = f" {glyphs.yes if fine else glyphs.no} {status} after {took}"
+    mark, tone = _ending_mark(code, glyphs)
     identity = f"   run {run.run_id}" if run.run_id else ""
     return Content.assemble(
-        (words, GOOD if fine else BAD),
+        (f" {mark} {status.replace('_', ' ')} after {took}", tone),
         ("" if code is None else f"   exit {code}", QUIET),
         (shown(identity, glyphs), QUIET),
     )
 
 
+def _ending_mark(code: Any, glyphs: Glyphs) -> tuple[str, str]:
+    """A run that answered no, or not surely, has worked all the same."""
+    if code in (None, ExitCode.DONE):
+        return glyphs.yes, GOOD
+    if code in (ExitCode.CHECK_SAYS_NO, ExitCode.INCONCLUSIVE):
+        return glyphs.warn, WARN
+    return glyphs.no, BAD
+
+
 def draw_table(name: str, table: RunTable, width: int, glyphs: Glyphs) -> list[Content]:
-    """A live table, numbers to the right, columns cut from the right when they do not fit."""
-    heads = [f"{column} {table.units[column]}" if column in table.units else column for column in table.columns]
+    """A live table, numbers to the right, units below the names, whole columns left out when they do not fit."""
+    named = [_name_and_unit(column, table.units.get(column, "")) for column in table.columns]
+    heads, units = [name for name, _ in named], [unit for _, unit in named]
     cells = [[_cell(row.get(column)) for column in table.columns] for row in table.rows]
-    widths = [max(len(head), *(len(row[i]) for row in cells), 1) for i, head in enumerate(heads)]
+    widths = [
+        max(len(head), len(unit), *(len(row[i]) for row in cells), 1)
+        for i, (head, unit) in enumerate(zip(heads, units, strict=True))
+    ]
     kept, used = 0, 1
     while kept < len(widths) and used + widths[kept] + 2 <= width:
         used += widths[kept] + 2
         kept += 1
-    lines = [Content.styled(" " + _joined(heads, widths, kept, glyphs), QUIET)]
+    lines = [Content.styled(" " + _joined(heads, widths, kept, glyphs), PLAIN)]
+    if any(units):
+        lines.append(Content.styled(" " + _joined(units, widths, kept, glyphs), QUIET))
     return lines + [Content.styled(" " + _joined(row, widths, kept, glyphs), PLAIN) for row in cells]
+
+
+def _name_and_unit(column: str, unit: str) -> tuple[str, str]:
+    """`step_ms` in ms is step, since its unit stands below; `tok_s` is the rate."""
+    if column == "tok_s":
+        return "rate", unit or "tok/s"
+    return column.removesuffix(f"_{unit}").replace("_", " "), unit
 
 
 def _joined(cells: Sequence[str], widths: Sequence[int], kept: int, glyphs: Glyphs) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from console.telemetry.rates import Rates, rates_over
 from console.telemetry.sample import Sample
 from console.telemetry.series import spread
 from console.tui.glyphs import Glyphs
@@ -29,12 +30,13 @@ class Curve:
     tone: str
     digits: int
     value: Callable[[Sample], float | None]
+    over: Callable[[Rates], float]
 
 
 CURVES = (
-    Curve("tok/s", RATE, 1, lambda sample: sample.tok_s),
-    Curve("commit", COMMIT, 2, lambda sample: sample.commit_length),
-    Curve("step ms", STEP, 1, lambda sample: sample.step_ms),
+    Curve("tok/s", RATE, 1, lambda sample: sample.tok_s, lambda rates: rates.tok_s),
+    Curve("commit", COMMIT, 2, lambda sample: sample.commit_length, lambda rates: rates.commit_length),
+    Curve("step ms", STEP, 1, lambda sample: sample.step_ms, lambda rates: rates.step_ms),
 )
 
 
@@ -48,9 +50,11 @@ def draw_timeline(view: View, width: int, height: int) -> list[Content]:
     rows = max(1, (height - 1) // len(CURVES)) if height > len(CURVES) else 1
     figures_width = _SPREAD_WIDTH if width >= LABEL_WIDTH + _SCALE_WIDTH + _LEAST_CHART + _SPREAD_WIDTH else 0
     columns = max(1, width - LABEL_WIDTH - _SCALE_WIDTH - figures_width - 1)
+    rates = rates_over(sample for sample in samples if (epoch_s(sample.time) or 0.0) >= axis.start_s)
     lines: list[Content] = []
     for curve, series in zip(CURVES, windows, strict=True):
-        lines += _chart(curve, series, axis, columns, rows, view.glyphs, with_spread=bool(figures_width))
+        spread_lines = _spread_lines(curve, series, axis, rates, rows) if figures_width else [""] * rows
+        lines += _chart(curve, series, axis, columns, spread_lines, view.glyphs)
     if height > rows * len(CURVES):
         lines.append(Content.assemble(" " * (LABEL_WIDTH + _SCALE_WIDTH), (_axis_line(axis, columns), QUIET)))
     return lines
@@ -73,15 +77,14 @@ def _chart(
     series: Sequence[Window],
     axis: TimeAxis,
     columns: int,
-    rows: int,
+    spread_lines: Sequence[str],
     glyphs: Glyphs,
-    *,
-    with_spread: bool,
 ) -> list[Content]:
+    """One curve over as many rows as there are `spread_lines`, which stand to the right of it."""
+    rows = len(spread_lines)
     values = pooled(series, axis, columns * values_per_cell(glyphs))
     ceiling = nice_ceiling(max((value for value in values if value is not None), default=0.0))
     scale = [f"{ceiling:g}", *([""] * (rows - 2)), "0"] if rows > 1 else [f"{ceiling:g}"]
-    figures = _spread_lines(curve, series, axis, rows) if with_spread else [""] * rows
     return [
         Content.assemble(
             label(curve.name if index == 0 else ""),
@@ -90,21 +93,24 @@ def _chart(
             (f" {text}" if text else "", QUIET),
         )
         for index, (line, mark, text) in enumerate(
-            zip(area(values, rows, ceiling, glyphs), scale, figures, strict=True)
+            zip(area(values, rows, ceiling, glyphs), scale, spread_lines, strict=True)
         )
     ]
 
 
-def _spread_lines(curve: Curve, series: Sequence[Window], axis: TimeAxis, rows: int) -> list[str]:
+def _spread_lines(curve: Curve, series: Sequence[Window], axis: TimeAxis, rates: Rates | None, rows: int) -> list[str]:
+    """Least, mean and 95th percentile of the windows on the axis, as many as there are rows for.
+
+    The mean is the span's own ratio of sums; that of the windows' figures stands in where an engine logs no sums.
+    """
     of_span = spread(window.value for window in series if window.end_s >= axis.start_s)
     if of_span is None:
         return [""] * rows
-    low, mean, p95 = (figure(value, curve.digits) for value in (of_span.low, of_span.mean, of_span.p95))
-    if rows == 1:
-        return [f"mean {mean}"]
-    if rows == 2:
-        return [f"mean {mean}", f"p95  {p95}"]
-    return [f"min  {low}", f"mean {mean}", f"p95  {p95}", *([""] * (rows - 3))]
+    mean = of_span.mean if rates is None else curve.over(rates)
+    named = {"min": of_span.low, "mean": mean, "p95": of_span.p95}
+    wanted = ("mean",) if rows == 1 else ("mean", "p95") if rows == 2 else ("min", "mean", "p95")
+    lines = [f"{name:<5}{figure(named[name], curve.digits):>7}" for name in wanted]
+    return lines + [""] * (rows - len(lines))
 
 
 def _axis_line(axis: TimeAxis, columns: int) -> str:
