@@ -24,6 +24,7 @@ from console.box.steps import InstallError, Progress, last_line, make_folders, m
 from console.box.unit_file import CACHE_PARENT, service_json, systemctl, unit_text
 from console.errors import UsageError
 
+HIDDEN_FROM_UNIT = ("/tmp/", "/var/tmp/")  # PrivateTmp
 FETCH_S = 900.0  # the bundled model is a download of 93 MB
 
 
@@ -66,7 +67,9 @@ async def install(connection: Connection, manager: ServiceManager, request: Inst
     for folder in (request.model, request.drafter):
         if folder is not None:
             await _check_model_folder(connection, folder)
+            _check_visible(at, folder)
     interpreter = await choose_interpreter(connection, request.python, tuple(requirements()))
+    _check_visible(at, interpreter.path)
     yield Progress("python", f"{interpreter.path} (Python {interpreter.version}, torch {interpreter.torch})", False)
     files = release_files()
     name = release_name(version(), files, interpreter.identity)
@@ -108,6 +111,15 @@ async def _check_model_folder(connection: Connection, folder: str) -> None:
         raise UsageError("is not an absolute path on the box", where=folder)
     if not await connection.exists(f"{folder}/config.json"):
         raise UsageError("holds no config.json", where=folder, mend="name a model folder on the box")
+
+
+def _check_visible(at: Places, path: str) -> None:
+    if at.layout.scope == "system" and path.startswith(HIDDEN_FROM_UNIT):
+        raise UsageError(
+            "lies in a temporary folder, and a system unit has one of its own",
+            where=path,
+            mend="put it elsewhere, for example under /srv or /opt, or use --scope user",
+        )
 
 
 # --- settings

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from console.box.target import Target
@@ -18,6 +18,7 @@ from console.box.target import Target
 BOOT_SCRIPT = Path(__file__).with_name("boot.sh")
 CHECKOUT = Path(__file__).resolve().parents[2]
 BOOT_LIMIT_S = 60.0
+HIDDEN = ("/tmp", "/var/tmp")  # a unit with PrivateTmp sees nothing of what lies there
 # What has to be there, and the Debian package that brings it.
 NEEDED = {
     "/usr/sbin/sshd": "openssh-server",
@@ -65,6 +66,8 @@ class Box:
     checkout: Path = CHECKOUT
     python: Path = Path(sys.executable)  # runs in the box too, for every user
     _holder: subprocess.Popen[bytes] | None = None
+    _shown: dict[Path, Path] = field(default_factory=dict)
+    """Folders of this machine that would be hidden from a unit -> where the box has them."""
 
     @property
     def _cgroup(self) -> str:
@@ -127,6 +130,7 @@ class Box:
         self.run(["systemctl", "reboot"], check=False)
         _until(lambda: self._pid_or_none() not in (None, before), "the box to go down and come up", self)
         self._wait_ready()
+        self._show()
 
     def restart_sshd(self) -> None:
         """Have sshd read its keys and settings again; open sessions live on."""
@@ -163,6 +167,12 @@ class Box:
         )
         log.close()
         self._wait_ready()
+        hidden = [
+            path for path in map(Path, _outermost(reachable)) if any(path.is_relative_to(folder) for folder in HIDDEN)
+        ]
+        self._shown = {path: Path(f"/srv/shown{number}") for number, path in enumerate(hidden)}
+        self.checkout, self.python = self._as_shown(self.checkout), self._as_shown(self.python)
+        self._show()
         host_key = self.run(["cat", "/etc/ssh/ssh_host_ed25519_key.pub"]).stdout.decode()
         self.known_hosts.write_text(f"[{self.address}]:{self.port} {host_key}")
 
@@ -180,6 +190,18 @@ class Box:
         subprocess.run(
             ["unshare", "--mount", "--propagation", "private", str(BOOT_SCRIPT), "clean", self._cgroup], check=True
         )
+
+    def _show(self) -> None:
+        """Mount what lies under a temporary folder where a unit sees it as well."""
+        for path, shown in self._shown.items():
+            self.run(["mkdir", "-p", str(shown)])
+            self.run(["mount", "--bind", str(path), str(shown)])
+
+    def _as_shown(self, path: Path) -> Path:
+        for hidden, shown in self._shown.items():
+            if path.is_relative_to(hidden):
+                return shown / path.relative_to(hidden)
+        return path
 
     def _pid_or_none(self) -> int | None:
         try:

@@ -210,6 +210,14 @@ async def test_a_system_install_needs_root(box: Box, ops: Connection) -> None:
         await installed(ops, manager, request_for(box, 18805))
 
 
+async def test_a_system_unit_over_a_temporary_folder_is_refused(box: Box, root: Connection) -> None:
+    box.run(["mkdir", "-p", "/tmp/model"])
+    box.run(["cp", str(box.checkout / TINY / "target" / "config.json"), "/tmp/model/"])
+    manager = manager_for(root, layout_for("system", root.home, DEFAULT_UNIT))
+    with pytest.raises(UsageError, match=r"^/tmp/model: lies in a temporary folder"):
+        await installed(root, manager, request_for(box, 18809, model="/tmp/model"))
+
+
 async def test_a_folder_that_is_no_model_is_refused_before_anything_is_written(box: Box, ops: Connection) -> None:
     before = files_in(box)
     manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
