@@ -43,7 +43,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/server_info":
             shown = {**self.settings, **({"page_size": 16} if self.fault == IGNORES_PAGE_SIZE else {})}
             nonsense = self.fault == TALKS_NONSENSE
-            self.answer([] if nonsense else {"invocation": os.environ["INVOCATION_ID"], "settings": shown})
+            requests = Path(sys.argv[1]).with_name("running")  # as many as this file says
+            running = int(requests.read_text()) if requests.exists() else 0
+            whole = {"invocation": os.environ["INVOCATION_ID"], "settings": shown, "requests": {"running": running}}
+            self.answer([] if nonsense else whole)
         else:
             self.answer({"ready": True})
 
