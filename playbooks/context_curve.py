@@ -61,7 +61,6 @@ import kit
 
 SHARES = (0.0, 1 / 12, 1 / 4, 1 / 2, 1.0)  # of the highest level; the lowest one is a short prompt
 LOWEST = 64
-HIGHEST = 12000
 LEAST_SPAN = 16  # the highest level is never lowered below so many times the lowest: closer levels show no slope
 WARM_TOKENS = 8
 SPARE = 8  # tokens of context left free behind the longest request
@@ -73,7 +72,7 @@ Cost = Tuple[float, float, float]  # seconds of prefill a token, a token squared
 def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run will do, as far as it is known without the engine."""
     count = len(params["levels"]) or len(SHARES)
-    automatic = f"{len(SHARES)} levels from {LOWEST} tokens up to half of the engine's context, {HIGHEST} at most"
+    automatic = f"{len(SHARES)} levels from {LOWEST} tokens up to half of the engine's context, {kit.LADDER[0]} at most"
     return {
         "levels": params["levels"] or automatic,
         "steps": count * (params["reps"] + 1) + 2,
@@ -126,17 +125,16 @@ def calibrate(run: kit.Run, limit: int) -> Cost:
 
 
 def choose_levels(params: Mapping[str, Any], highest: int, cost: Cost) -> List[int]:
-    """Five levels; the highest one is lowered until warm-up and all repeats fit into the budget, or its floor is reached."""
-    top = min(HIGHEST, highest)
-    floor = min(LOWEST * LEAST_SPAN, top)
-    while True:
+    """Five levels; the highest is the highest rung that lets warm-up and all repeats fit into the budget, or the floor."""
+    floor = min(LOWEST * LEAST_SPAN, highest)
+    for top in [rung for rung in kit.LADDER if floor < rung <= highest] + [floor]:
         lowest = min(LOWEST, top // 8)
         levels = [lowest + round((top - lowest) * share) for share in SHARES]
         measured = sum(seconds_of(level, params["tokens"], cost) for level in levels)
         warming = sum(seconds_of(level, WARM_TOKENS, cost) for level in levels)
-        if top == floor or run_s(params, measured, warming) <= params["budget_seconds"] * MARGIN:
-            return levels
-        top = max(int(top * 0.8), floor)
+        if run_s(params, measured, warming) <= params["budget_seconds"] * MARGIN:
+            break
+    return levels
 
 
 def run_s(params: Mapping[str, Any], measured: float, warming: float) -> float:

@@ -21,12 +21,17 @@ from typing import Any, Mapping
 
 from kit_canned import CannedEngine
 from kit_end import EXIT, Stop
+from kit_engine import Completion
 from kit_params import check_params, read_header, typed
 from kit_prompts import KINDS
+from kit_rounds import LADDER, WARM_TOKENS, long_prompt, room_for, rounds, shuffled
 from kit_run import Run, ratios
 from kit_session import Measure, Plan, Session
 
-__all__ = ["EXIT", "KINDS", "Run", "Stop", "main", "ratios"]
+__all__ = [
+    "EXIT", "KINDS", "LADDER", "WARM_TOKENS", "Completion", "Run", "Stop", "long_prompt", "main", "ratios", "room_for",
+    "rounds", "shuffled",
+]  # fmt: skip
 
 
 def main(script: str, plan: Plan, measure: Measure) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Sequence
 
@@ -30,6 +31,7 @@ class Run:
     max_context: int
     started_s: float = field(default_factory=time.monotonic)
     stop: Stop | None = None
+    helpers: list[Engine] = field(default_factory=list)  # further connections, for requests at the same time
     _progress_s: float = 0.0
 
     def check(self) -> None:
@@ -76,14 +78,50 @@ class Run:
         speculation: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """One measured request as the canonical figures of a `sample` event; nothing is emitted yet."""
+        found, _ = self.ask(kind, prompt_tokens, output_tokens, ignore_eos=ignore_eos, speculation=speculation)
+        return found
+
+    def ask(
+        self, kind: str, prompt_tokens: int, output_tokens: int, *, ignore_eos: bool = True,
+        speculation: Mapping[str, Any] | None = None, prompt: Sequence[int] | None = None,
+    ) -> tuple[dict[str, Any], Completion]:  # fmt: skip
+        """`request` with the answer itself; `prompt` is one made before, to be asked again."""
         self.check()
-        prompt = self.prompts.make(kind, prompt_tokens)
+        prompt = prompt or self.prompts.make(kind, prompt_tokens)
         self.check()
         answer = self.engine.complete(
             prompt, output_tokens, ignore_eos=ignore_eos, seed=self.seed, speculation=speculation
         )
         self.check()
-        return {**figures(answer, prompt_tokens, kind), **self.watched()}
+        return {**figures(answer, prompt_tokens, kind), **self.watched()}, answer
+
+    def together(
+        self, kind: str, prompt_tokens: int, output_tokens: int, count: int, speculation: Mapping[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        """`count` requests at the same moment, each on a connection of its own. Raises the first Stop of any of them."""
+        self.check()
+        prompts = [self.prompts.make(kind, prompt_tokens) for _ in range(count)]
+        while len(self.helpers) < count:
+            self.helpers.append(Engine(self.engine.base_url, self.engine.model, self.engine.key))
+        with ThreadPoolExecutor(count) as pool:
+            started = [
+                pool.submit(helper.complete, prompt, output_tokens, seed=self.seed, speculation=speculation)
+                for helper, prompt in zip(self.helpers, prompts)
+            ]
+            answers = [one.result() for one in started]
+        self.check()
+        return [figures(answer, prompt_tokens, kind) for answer in answers]
+
+    def gap_nat(self, prompt: Sequence[int]) -> float | None:
+        """Log-probability of the best next token less that of the second; None where the engine does not tell any."""
+        body = {"prompt": list(prompt), "max_tokens": 1, "temperature": 0, "logprobs": 2}
+        if self.engine.model:
+            body["model"] = self.engine.model
+        answer = self.engine.post("/v1/completions", body, optional=True)
+        choice = ((answer or {}).get("choices") or [{}])[0]
+        tops = ((choice.get("logprobs") or {}).get("top_logprobs") or [None])[0]
+        values = sorted(tops.values(), reverse=True) if isinstance(tops, dict) else []
+        return float(values[0] - values[1]) if len(values) > 1 else None
 
     def watched(self) -> dict[str, Any]:
         """What the engine says beside the figures, now that our request is over: others' requests, clocks, throttling."""

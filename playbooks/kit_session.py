@@ -128,6 +128,8 @@ class Session:
         self.stop = self.stop or stop
         if self._run is not None:
             self._run.stop = self.stop
+            for helper in self._run.helpers:
+                helper.abort(self.stop)
         if self._engine is not None:
             self._engine.abort(self.stop)
 

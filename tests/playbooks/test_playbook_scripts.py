@@ -18,7 +18,10 @@ from speaking_engine import PLAYBOOKS
 
 from console.experiments.playbook import Playbook, catalogue, kit_files
 
-SCRIPTS = ("context_curve", "output_sweep", "quick_probe")
+SCRIPTS = (
+    "accept_drift", "budget_sweep", "burst_vs_full", "concurrency_sweep", "context_curve", "drafter_kinds", "kv_capacity",
+    "lossless", "output_sweep", "quick_probe",
+)  # fmt: skip
 
 
 def by_hand(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +41,7 @@ def test_the_catalogue_holds_them_all_valid_with_keys_of_their_own() -> None:
     for playbook in found.values():
         assert playbook.faults == (), playbook.id
         assert playbook.warnings == (), playbook.id
-        assert playbook.effects == ()
+        assert set(playbook.effects) <= {"load"}
     assert len({playbook.key for playbook in found.values()}) == len(SCRIPTS)
 
 
@@ -47,7 +50,7 @@ def test_the_estimate_is_below_the_limit_and_a_few_minutes_at_most(name: str) ->
     playbook = built_in()[name]
     estimate = playbook.estimate_s({param.name: param.default for param in playbook.params})
     assert estimate is not None
-    assert 10 <= estimate <= 180 < playbook.max_seconds
+    assert 10 <= estimate <= 300 < playbook.max_seconds
 
 
 @pytest.mark.parametrize("path", sorted(PLAYBOOKS.glob("*.py")), ids=lambda path: path.name)
@@ -116,7 +119,7 @@ def test_the_context_curve_finds_the_canned_slope_over_five_levels() -> None:
     events = [json.loads(line) for line in by_hand("context_curve", "--selftest").stdout.splitlines()]
     levels = next(event["stats"]["levels"] for event in events if event["type"] == "summary")
     assert len(levels) == 5
-    assert levels[-1]["level"] == CannedEngine.MAX_CONTEXT // 2
+    assert levels[-1]["level"] == 2000  # the highest rung up to half of the engine's 4,096 tokens
     first, last = levels[0], levels[-1]
     slope = (last["step_ms"] - first["step_ms"]) / (last["level"] - first["level"])
     assert slope == pytest.approx(0.001, rel=0.01)
