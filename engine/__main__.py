@@ -14,7 +14,7 @@ from dataclasses import asdict
 from importlib import import_module
 
 from engine.errors import EngineError
-from engine.options import OneLineParser, add_runtime_options
+from engine.options import OneLineParser, add_runtime_options, positive, two_or_more
 
 WITH_OWN_PARSER = {
     "fetch-model": ("engine.fetch_model", "fetch the bundled model into a folder"),
@@ -69,7 +69,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="the prompt; the model folder needs a tokenizer")
     prompt.add_argument("--prompt-ids", metavar="1,2,3", help="the prompt as token ids")
-    parser.add_argument("--max-tokens", type=_positive, required=True, metavar="N", help="tokens to generate at most")
+    parser.add_argument("--max-tokens", type=positive, required=True, metavar="N", help="tokens to generate at most")
     parser.add_argument("--mode", choices=("off", "dflash", "ddtree"), help="default: ddtree with a drafter, else off")
     parser.add_argument("--tree-budget", type=int, metavar="B", help="drafted nodes a round for ddtree (default: 16)")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
@@ -91,19 +91,10 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--contexts", default="0", metavar="LIST", help="prompt tokens, padded with text; 0: the bare prompt"
     )
-    parser.add_argument("--max-tokens", type=_positive, default=64, metavar="N", help="tokens a run (default: 64)")
-    parser.add_argument(
-        "--rounds", type=_positive, default=3, metavar="N", help="runs an arm, interleaved (default: 3)"
-    )
+    parser.add_argument("--max-tokens", type=two_or_more, default=64, metavar="N", help="tokens a run (default: 64)")
+    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="runs an arm, interleaved (default: 3)")
     parser.add_argument("--json", action="store_true", help="one JSON object an arm")
     parser.set_defaults(run=_bench)
-
-
-def _positive(word: str) -> int:
-    value = int(word)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
 
 
 def _serve(options: argparse.Namespace) -> int:

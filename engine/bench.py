@@ -24,6 +24,8 @@ from engine.options import config_from_options
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.tokenizer import Tokenizer, load_tokenizer
 
+MAX_BUDGET = 1024
+"""The largest tree budget, as in engine.toml."""
 BANDWIDTH_BYTES = 256 * 2**20
 """Size of the array whose reading gives the memory bandwidth: larger than any cache."""
 
@@ -82,10 +84,10 @@ def make_arms(options: argparse.Namespace, runtime: Runtime, tokenizer: Tokenize
     ways = [
         Speculation(cast(Literal["off", "dflash", "ddtree"], mode), budget)
         for mode in modes
-        for budget in (_numbers(options.budgets, "--budgets") if mode == "ddtree" else [0])
+        for budget in (_numbers(options.budgets, "--budgets", 1, MAX_BUDGET) if mode == "ddtree" else [0])
     ]
     arms = []
-    for context in _numbers(options.contexts, "--contexts"):
+    for context in _numbers(options.contexts, "--contexts", 0, runtime.max_context):
         for kind, prompt_ids in prompts(tokenizer, context, runtime.target.config.vocab_size).items():
             if len(prompt_ids) + options.max_tokens > runtime.max_context:
                 raise EngineError(
@@ -154,8 +156,12 @@ def memory_bandwidth() -> float:
     return BANDWIDTH_BYTES / best
 
 
-def _numbers(words: str, where: str) -> list[int]:
+def _numbers(words: str, where: str, low: int, high: int) -> list[int]:
     try:
-        return [int(word) for word in words.split(",")]
+        numbers = [int(word) for word in words.split(",")]
     except ValueError as error:
         raise EngineError(f"not whole numbers: {words}", where=where, mend="write them as 16,32") from error
+    outside = [number for number in numbers if not low <= number <= high]
+    if outside:
+        raise EngineError(f"{outside[0]} is outside {low}-{high}", where=where)
+    return numbers

@@ -103,14 +103,21 @@ class PageTable:
 
 
 class KvStore:
-    """Keys and values of every layer, [layers, slots, kv_heads, head_dim]."""
+    """Keys and values of every layer, [layers, slots, kv_heads, head_dim].
 
-    def __init__(self, slots: int, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    With `latent_rank` the values are the first so many elements of the keys, and `values` has no width of its own.
+    """
+
+    def __init__(
+        self, slots: int, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, latent_rank: int = 0
+    ) -> None:
+        self._latent_rank = latent_rank
+        value_dim = 0 if latent_rank else head_dim
         try:
             self.keys = torch.empty(layers, slots, kv_heads, head_dim, dtype=dtype)
-            self.values = torch.empty_like(self.keys)
+            self.values = torch.empty(layers, slots, kv_heads, value_dim, dtype=dtype)
         except RuntimeError as error:
-            size = 2 * layers * slots * kv_heads * head_dim * dtype.itemsize
+            size = layers * slots * kv_heads * (head_dim + value_dim) * dtype.itemsize
             raise EngineError(
                 f"no memory for a KV pool of {size:,} bytes", mend="lower context_length or pages"
             ) from error
@@ -120,7 +127,9 @@ class KvStore:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.write(layer, write, k, v)
-            return tree_attention(q, self.keys[layer], self.values[layer], read, bias)
+            keys = self.keys[layer]
+            values = keys[..., : self._latent_rank] if self._latent_rank else self.values[layer]
+            return tree_attention(q, keys, values, read, bias)
 
         return attend
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import psutil
 
 from engine.drafter_config import read_drafter_config
-from engine.models.loader import read_model_config
 from engine.options import config_from_options
-from engine.runtime import kv_bytes_per_token, resolve_dtype, settings_in_force
+from engine.runtime import kv_bytes_per_token, resolve_dtype, settings_in_force, target_config
 
 
 def main(options: argparse.Namespace) -> dict[str, object]:
@@ -19,7 +18,7 @@ def main(options: argparse.Namespace) -> dict[str, object]:
     Raises EngineError where the context does not fit the model or the pool.
     """
     config = config_from_options(options)
-    target = read_model_config(Path(options.model))
+    target = target_config(config)
     drafter = read_drafter_config(Path(options.drafter), target) if options.drafter else None
     dtype = resolve_dtype(config.model.dtype, target)
     memory = psutil.virtual_memory().available

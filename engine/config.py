@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
@@ -43,10 +44,13 @@ class ModelTable:
 
 @dataclass(frozen=True)
 class ContextTable:
-    """`context_length` in tokens, prompt and answer together; 0 is the model's own maximum."""
+    """`context_length` in tokens, prompt and answer together; 0 is the model's own maximum.
+
+    `rope_scaling` "yarn:F" stretches a model's positions F times.
+    """
 
     context_length: int = _setting(0, low=0)
-    rope_scaling: str = _setting("", only=True)
+    rope_scaling: str = _setting("")
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,8 @@ def _checked(leaf: Field[Any], hint: Any, value: Any, where: str) -> Any:
     if rule["choices"] and value not in rule["choices"]:
         raise EngineError(f"{leaf.name} = {shown} is not one of {', '.join(rule['choices'])}", where=where)
     low, high = rule["low"], rule["high"]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise EngineError(f"{leaf.name} = {shown} is not a finite number", where=where)
     if (low is not None and value < low) or (high is not None and value > high):
         span = f"below {low:g}" if high is None else f"outside {low:g}-{high:g}"
         raise EngineError(f"{leaf.name} = {shown} is {span}", where=where)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from engine.drafter_config import DrafterConfig, read_drafter_config
 from engine.errors import EngineError
 from engine.models.config import ModelConfig
-from engine.models.layers import Attend, Linear, RMSNorm, RotaryTables
+from engine.models.layers import Attend, Linear, RMSNorm
 from engine.models.loader import assign_parameters, read_tensors
+from engine.models.rope import RotaryTables
 from kernels.rope import apply_rope
 from kernels.silu_mul import silu_mul
 
@@ -27,7 +28,7 @@ class DraftAttention(nn.Module):
 
     def __init__(self, config: DrafterConfig, layer: int) -> None:
         super().__init__()
-        self.layer, self.head_dim = layer, config.head_dim
+        self.layer, self.head_dim, self.kv_heads = layer, config.head_dim, config.kv_heads
         hidden, queries, keys = config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim
         self.q_proj = Linear(hidden, queries, bias=config.attention_bias)
         self.k_proj = Linear(hidden, keys, bias=config.attention_bias)
@@ -38,8 +39,8 @@ class DraftAttention(nn.Module):
 
     def keys_values(self, rows: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """rows [n, hidden] -> rotated keys and values, each [n, kv_heads, head_dim]."""
-        k = self.k_proj(rows).view(len(rows), -1, self.head_dim)
-        v = self.v_proj(rows).view(len(rows), -1, self.head_dim)
+        k = self.k_proj(rows).unflatten(-1, (self.kv_heads, self.head_dim))
+        v = self.v_proj(rows).unflatten(-1, (self.kv_heads, self.head_dim))
         return apply_rope(self.k_norm(k), *tables), v
 
     def forward(self, h: Tensor, context: Tensor, tables: tuple[Tensor, Tensor], attend: Attend) -> Tensor:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
-from engine.models.config import ModelConfig, Rope, read_json, read_rope
+from engine.models.config import ModelConfig
+from engine.models.fields import Fields, read_json
+from engine.models.rope import Rope, read_rope
 
 
 @dataclass(frozen=True)
@@ -75,42 +77,39 @@ _OWN_KEYS = frozenset({"mask_token_id", "target_layer_ids", "mask_token", "block
 
 def read_drafter_config(folder: Path, target: ModelConfig) -> DrafterConfig:
     """Read and check. Raises EngineError: not a DFlash drafter, or one that does not fit `target`."""
-    where = str(folder)
-    raw = read_json(folder / "config.json")
-    own = raw.get("dflash_config") or {}
-    _refuse_other_kinds(raw, own, where)
-    sizes = _sizes(raw, where)
-    _must_equal("hidden size", sizes["hidden_size"], target.hidden_size, where)
-    _must_equal("vocabulary", sizes["vocab_size"], target.vocab_size, where)
-    if isinstance(raw.get("num_target_layers"), int):
-        _must_equal("number of target layers", raw["num_target_layers"], target.layers, where)
-    if raw.get("hidden_act", "silu") != "silu":
-        raise EngineError(f"hidden_act {raw['hidden_act']!r} is not supported, only silu", where=where)
-    layers, heads = sizes["num_hidden_layers"], sizes["num_attention_heads"]
-    kv_heads = raw.get("num_key_value_heads") or heads
+    config = Fields(read_json(folder / "config.json"), str(folder))
+    own = config.table("dflash_config")
+    _refuse_other_kinds(config, own)
+    config.need("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    _must_equal("hidden size", config, "hidden_size", target.hidden_size)
+    _must_equal("vocabulary", config, "vocab_size", target.vocab_size)
+    if config.has("num_target_layers"):
+        _must_equal("number of target layers", config, "num_target_layers", target.layers)
+    if config.text("hidden_act", "silu") != "silu":
+        raise EngineError(f"hidden_act '{config.text('hidden_act')}' is not supported, only silu", where=config.where)
+    layers, heads = config.whole("num_hidden_layers"), config.whole("num_attention_heads")
+    kv_heads = config.whole("num_key_value_heads", heads)
     if heads % kv_heads:
-        raise EngineError(f"{heads} attention heads do not divide over {kv_heads} key-value heads", where=where)
-    taps = tuple(own.get("target_layer_ids") or default_target_layers(target.layers, layers))
-    wrong = [tap for tap in taps if not isinstance(tap, int) or not 0 <= tap < target.layers]
-    if wrong:
-        outside = f"taps target layers {', '.join(map(str, wrong))}, outside 0-{target.layers - 1} of the target"
-        raise EngineError(f"the drafter {outside}", where=where)
+        raise EngineError(f"{heads} attention heads do not divide over {kv_heads} key-value heads", where=config.where)
+    head_dim = config.whole("head_dim", max(1, config.whole("hidden_size") // heads))
+    if head_dim % 2:
+        raise config.wrong("head_dim", "is odd, and the rotary embedding turns pairs")
     return DrafterConfig(
-        hidden_size=sizes["hidden_size"],
-        intermediate_size=sizes["intermediate_size"],
+        hidden_size=config.whole("hidden_size"),
+        intermediate_size=config.whole("intermediate_size"),
         layers=layers,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=raw.get("head_dim") or sizes["hidden_size"] // heads,
-        rms_norm_eps=float(raw.get("rms_norm_eps") or 1e-6),
-        rope=read_rope(raw, where=where),
-        vocab_size=sizes["vocab_size"],
-        attention_bias=bool(raw.get("attention_bias", False)),
-        block_size=_block_size(raw, own, where),
-        mask_token_id=_mask_token_id(raw, own, target.vocab_size, where),
-        target_layer_ids=taps,
-        windows=_windows(raw, layers, where),
-        causal_windows=own.get("sliding_window_non_causal") is False,
+        head_dim=head_dim,
+        rms_norm_eps=config.number("rms_norm_eps", 1e-6),
+        rope=read_rope(config, amplitude_rule="plain"),
+        vocab_size=config.whole("vocab_size"),
+        attention_bias=config.flag("attention_bias"),
+        block_size=_block_size(config, own),
+        mask_token_id=_mask_token_id(config, own, target.vocab_size),
+        target_layer_ids=_taps(own, target.layers, layers),
+        windows=_windows(config, layers),
+        causal_windows=own.has("sliding_window_non_causal") and not own.flag("sliding_window_non_causal"),
     )
 
 
@@ -121,66 +120,72 @@ def default_target_layers(target_layers: int, draft_layers: int) -> tuple[int, .
     return tuple(round(1 + i * (target_layers - 4) / (draft_layers - 1)) for i in range(draft_layers))
 
 
-def _refuse_other_kinds(raw: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
-    mend = "the engine runs DFlash drafters"
-    names = " ".join(map(str, [*(raw.get("architectures") or ()), raw.get("speculators_model_type", "")])).lower()
+def _refuse_other_kinds(config: Fields, own: Fields) -> None:
+    where, mend = config.where, "the engine runs DFlash drafters"
+    architectures = config.texts("architectures")
+    names = " ".join((*architectures, config.text("speculators_model_type"))).lower()
     found = next((kind for word, kind in _KIND_BY_NAME.items() if word in names), None)
     if found:
         raise EngineError(f"a {found} drafter is not supported", where=where, mend=mend)
-    both = {**raw, **own}
+    both = {**config.raw, **own.raw}
     for key, kind in _KIND_BY_KEY.items():
         if both.get(key) not in (None, False):
             raise EngineError(f"a {kind} drafter is not supported ({key} is set)", where=where, mend=mend)
-    if "speculators_model_type" in raw:
+    if config.has("speculators_model_type"):
         raise EngineError("a drafter in the speculators format is not supported", where=where, mend=mend)
     for key, neutral in _NEUTRAL.items():
         if both.get(key) not in (None, neutral):
             raise EngineError(f"{key} = {both[key]} is not supported in a drafter", where=where)
-    if "DFlashDraftModel" not in (raw.get("architectures") or ()) and "dflash_config" not in raw:
+    if "DFlashDraftModel" not in architectures and not config.has("dflash_config"):
         raise EngineError("this is no DFlash drafter (config.json has no dflash_config)", where=where, mend=mend)
-    unknown = sorted(own.keys() - _OWN_KEYS - _KIND_BY_KEY.keys() - _NEUTRAL.keys())
+    unknown = sorted(own.raw.keys() - _OWN_KEYS - _KIND_BY_KEY.keys() - _NEUTRAL.keys())
     if unknown:
         raise EngineError(f"dflash_config has keys the engine does not know: {', '.join(unknown)}", where=where)
 
 
-def _sizes(raw: Mapping[str, Any], where: str) -> dict[str, int]:
-    keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    missing = [key for key in keys if not isinstance(raw.get(key), int)]
-    if missing:
-        raise EngineError(f"config.json lacks {', '.join(missing)}", where=where)
-    return {key: raw[key] for key in keys}
-
-
-def _must_equal(what: str, drafter: int, target: int, where: str) -> None:
+def _must_equal(what: str, config: Fields, key: str, target: int) -> None:
+    drafter = config.whole(key)
     if drafter != target:
-        raise EngineError(f"the drafter's {what} is {drafter}, the target's is {target}", where=where)
+        raise EngineError(f"the drafter's {what} is {drafter}, the target's is {target}", where=config.where)
 
 
-def _block_size(raw: Mapping[str, Any], own: Mapping[str, Any], where: str) -> int:
-    size = own.get("block_size", raw.get("block_size"))
-    if not isinstance(size, int) or size < 2:
-        raise EngineError(f"block_size is {size}, and a block holds at least 2 tokens", where=where)
+def _taps(own: Fields, target_layers: int, draft_layers: int) -> tuple[int, ...]:
+    taps = own.wholes("target_layer_ids", low=-target_layers) or default_target_layers(target_layers, draft_layers)
+    wrong = [tap for tap in taps if not 0 <= tap < target_layers]
+    if wrong:
+        outside = f"taps target layers {', '.join(map(str, wrong))}, outside 0-{target_layers - 1} of the target"
+        raise EngineError(f"the drafter {outside}", where=own.where)
+    return taps
+
+
+def _block_size(config: Fields, own: Fields) -> int:
+    size = (own if own.has("block_size") else config).whole("block_size")
+    if size < 2:
+        raise EngineError(f"block_size is {size}, and a block holds at least 2 tokens", where=config.where)
     return size
 
 
-def _mask_token_id(raw: Mapping[str, Any], own: Mapping[str, Any], vocab: int, where: str) -> int:
-    token = own.get("mask_token_id", raw.get("mask_token_id"))
-    if not isinstance(token, int):
-        raise EngineError("dflash_config names no mask_token_id", where=where)
-    if not 0 <= token < vocab:
-        raise EngineError(f"mask_token_id {token} lies outside the vocabulary of {vocab}", where=where)
+def _mask_token_id(config: Fields, own: Fields, vocab: int) -> int:
+    place = own if own.has("mask_token_id") else config
+    if not place.has("mask_token_id"):
+        raise EngineError("dflash_config names no mask_token_id", where=config.where)
+    token = place.whole("mask_token_id", low=0)
+    if token >= vocab:
+        raise EngineError(f"mask_token_id {token} lies outside the vocabulary of {vocab}", where=config.where)
     return token
 
 
-def _windows(raw: Mapping[str, Any], layers: int, where: str) -> tuple[int, ...]:
-    kinds = raw.get("layer_types") or ["full_attention"] * layers
+def _windows(config: Fields, layers: int) -> tuple[int, ...]:
+    kinds = config.texts("layer_types") or ("full_attention",) * layers
     unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
     if len(kinds) != layers or unknown:
         said = f"unknown {', '.join(unknown)}" if unknown else f"{len(kinds)} entries for {layers} layers"
-        raise EngineError(f"layer_types: {said}", where=where)
+        raise EngineError(f"layer_types: {said}", where=config.where)
     if "sliding_attention" not in kinds:
         return (0,) * layers
-    window = raw.get("sliding_window")
-    if not isinstance(window, int) or window <= 0:
-        raise EngineError(f"layer_types has sliding_attention, but sliding_window is {window}", where=where)
+    if not config.has("sliding_window"):
+        raise EngineError("layer_types has sliding_attention, but sliding_window is None", where=config.where)
+    window = config.whole("sliding_window", low=-1)
+    if window <= 0:
+        raise EngineError(f"layer_types has sliding_attention, but sliding_window is {window}", where=config.where)
     return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)

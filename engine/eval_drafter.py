@@ -15,7 +15,7 @@ from engine.config import EngineConfig, KvTable, ModelTable, SpeculationTable
 from engine.errors import EngineError
 from engine.generate import generate
 from engine.models.config import end_of_text_ids
-from engine.options import OneLineParser
+from engine.options import OneLineParser, positive, two_or_more
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.tokenizer import load_tokenizer
 from engine.training.prompts import KINDS, draw_prompts
@@ -93,10 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="python -m engine eval-drafter", description=__doc__)
     parser.add_argument("--model", required=True, metavar="DIR", help="the target's Hugging Face folder")
     parser.add_argument("--drafter", required=True, metavar="DIR", help="the DFlash folder to judge")
-    parser.add_argument("--prompts", type=int, default=3, metavar="N", help="prompts of each kind (default: 3)")
-    parser.add_argument("--max-tokens", type=int, default=96, metavar="N", help="tokens an answer (default: 96)")
+    parser.add_argument("--prompts", type=positive, default=3, metavar="N", help="prompts of each kind (default: 3)")
+    parser.add_argument(
+        "--max-tokens", type=two_or_more, default=96, metavar="N", help="tokens an answer (default: 96)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="draws other held-out prompts")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="processor threads (default: all)")
+    parser.add_argument("--threads", type=positive, default=None, metavar="N", help="processor threads (default: all)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     return parser
 

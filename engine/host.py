@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -13,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 import psutil
+
+from engine.options import OneLineParser
 
 PERCENT_OVER_S = 0.2
 """How long `host` watches the processor before it gives a percentage."""
@@ -148,7 +149,7 @@ def throttle_words(reasons: int | None) -> str | None:
 
 def main(argv: Sequence[str]) -> int:
     """`python -m engine host [--json]`: one sample of the box, for when no engine answers."""
-    parser = argparse.ArgumentParser(prog="python -m engine host", description="One sample of this machine.")
+    parser = OneLineParser(prog="python -m engine host", description="One sample of this machine.")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     as_json = parser.parse_args(argv).json
     sampler = HostSampler()

@@ -16,7 +16,7 @@ from engine.draft import Drafting
 from engine.drafter import Drafter, load_drafter
 from engine.drafter_config import DrafterConfig
 from engine.errors import EngineError
-from engine.models.config import ModelConfig
+from engine.models.config import ModelConfig, factor_for, with_rope_scaling
 from engine.models.decoder import Decoder
 from engine.models.loader import load_target, read_model_config
 from engine.sampling import Sampling
@@ -82,10 +82,10 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
     Raises EngineError in one line: a folder that does not hold what it should, a drafter that does not fit, a context
     longer than the model or the pool holds.
     """
-    folder = Path(config.model.path)
-    dtype = resolve_dtype(config.model.dtype, read_model_config(folder))
+    shape = target_config(config)
+    dtype = resolve_dtype(config.model.dtype, shape)
     on_phase("loading the target's weights")
-    target = load_target(folder, dtype)
+    target = load_target(config.model.path, dtype, shape)
     drafter = None
     if config.model.drafter:
         on_phase("loading the drafter's weights")
@@ -94,14 +94,20 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
     config = settings_in_force(config, target.config, drafter.config if drafter else None, dtype, memory)
     pages, page_size = config.kv.pages, config.kv.page_size
     on_phase(f"making a KV pool of {pages} pages of {page_size} tokens")
-    shape = target.config
+    latent_rank = shape.latent.rank if shape.latent else 0
     return Runtime(
         config,
         target,
         PagePool(pages, page_size),
-        KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype),
+        KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype, latent_rank),
         _drafting(drafter, config.speculation.block_size, pages * page_size, dtype),
     )
+
+
+def target_config(config: EngineConfig) -> ModelConfig:
+    """The target's config under the setting `rope_scaling`. Raises EngineError for a folder that cannot be run."""
+    stored = read_model_config(Path(config.model.path))
+    return with_rope_scaling(stored, config.context.rope_scaling, where=config.model.path)
 
 
 def resolve_dtype(asked: str, stored: ModelConfig) -> torch.dtype:
@@ -112,9 +118,8 @@ def resolve_dtype(asked: str, stored: ModelConfig) -> torch.dtype:
 
 def kv_bytes_per_token(target: ModelConfig, drafter: DrafterConfig | None, dtype: torch.dtype) -> int:
     """Bytes of keys and values a token takes over all layers, the drafter's included."""
-    own = target.layers * target.kv_heads * target.head_dim
-    drafts = drafter.layers * drafter.kv_heads * drafter.head_dim if drafter else 0
-    return 2 * (own + drafts) * dtype.itemsize
+    drafts = 2 * drafter.layers * drafter.kv_heads * drafter.head_dim if drafter else 0
+    return target.kv_bytes_per_token(dtype.itemsize) + drafts * dtype.itemsize
 
 
 def pool_pages(config: EngineConfig, context_length: int, lookahead: int, token_bytes: int, memory_bytes: int) -> int:
@@ -140,10 +145,11 @@ def settings_in_force(
     limit = target.max_position_embeddings
     context_length = config.context.context_length or limit
     if context_length > limit:
+        scaling = factor_for(target, context_length)
         raise EngineError(
             f"context_length = {context_length} is more than the model's {limit}",
             where=config.model.path,
-            mend=f"lower it to {limit}",
+            mend=f"lower it to {limit}" + (f', or set rope_scaling = "{scaling}"' if scaling else ""),
         )
     block_size = config.speculation.block_size or (drafter.block_size if drafter else 0)
     if drafter and not 2 <= block_size <= drafter.block_size:

@@ -6,6 +6,7 @@ nothing else, so a sampled run with a tree equals the sampled autoregressive run
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,13 @@ from engine.errors import EngineError
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy."""
+
+
+class NonFiniteLogitsError(EngineError):
+    """The target gave NaN or infinity where a token was to be chosen."""
+
+    def __init__(self) -> None:
+        super().__init__("the target's logits are not finite", mend="check its weights, or run it in float32")
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         ranges = (
-            ("temperature", self.temperature >= 0, "0 or above"),
+            ("temperature", 0 <= self.temperature < float("inf"), "a finite number of 0 or above"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("top_k", self.top_k >= 0, "0 or above"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 and 1"),
@@ -51,9 +59,15 @@ def chooser(logits: Tensor, positions: Sequence[int], sampling: Sampling) -> Cal
 
     logits [rows, vocab]; positions[row]: absolute position of the token that row chooses. A sampled run needs a seed.
     """
-    if sampling.greedy:
-        return lambda row: int(logits[row].float().argmax())  # in bfloat16 argmax is four times as slow
-    return lambda row: sample(logits[row], sampling, positions[row])
+
+    def choose(row: int) -> int:
+        values = logits[row].float()  # in bfloat16 argmax is four times as slow
+        best = int(values.argmax())  # the place of a NaN, where there is one
+        if not math.isfinite(float(values[best])):
+            raise NonFiniteLogitsError
+        return best if sampling.greedy else sample(values, sampling, positions[row])
+
+    return choose
 
 
 def sample(logits: Tensor, sampling: Sampling, position: int) -> int:

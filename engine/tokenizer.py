@@ -108,11 +108,17 @@ def load_tokenizer(model_dir: str | Path) -> Tokenizer | None:
 def _load_template(folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[str, str]) -> ChatTemplate | None:
     """chat_template.jinja first, as in `transformers`; else the string, or the one called default, in tokenizer_config.json."""
     path = folder / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.exists() else settings.get("chat_template")
+    try:
+        source = path.read_text(encoding="utf-8") if path.exists() else settings.get("chat_template")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise EngineError(f"chat template cannot be read: {fault}", where=str(path)) from fault
     if isinstance(source, list):
-        source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+        named = [entry for entry in source if isinstance(entry, dict) and entry.get("name") == "default"]
+        source = named[0].get("template") if named else None
     if source is None:
         return None
+    if not isinstance(source, str):
+        raise EngineError("chat_template is not a text", where=str(folder / "tokenizer_config.json"))
     try:
         return ChatTemplate(source, special_tokens=special_tokens)
     except ChatTemplateError as fault:

@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import EngineError
+from engine.models.fields import Fields, read_json
+from engine.models.rope import Rope, read_rope, stretched
+
+LONGEST_CONTEXT = 262_144
+"""Positions that YaRN is asked to reach at most."""
 
 
 @dataclass(frozen=True)
-class Rope:
-    """Rotary embedding: base `theta` and how its frequencies are scaled ("linear" by `factor`, or Llama 3's bands)."""
+class Experts:
+    """The routed experts of a mixture. `sparse[layer]`: whether the layer has them; the others have one dense MLP.
 
-    theta: float
-    kind: Literal["default", "linear", "llama3"] = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_positions: int = 8192
+    A token takes the `per_token` experts with the best scores, among those of the `top_groups` best of `groups` groups;
+    their weights are their scores, brought to a sum of 1 if `normalized`, times `scale`. With `score` "sigmoid" a learned
+    bias moves the choice, never the weights. `shared`: inner size of the expert every token takes besides, 0 for none.
+    """
+
+    count: int
+    per_token: int
+    inner: int
+    score: Literal["softmax", "sigmoid"]
+    normalized: bool
+    sparse: tuple[bool, ...]
+    scale: float = 1.0
+    groups: int = 1
+    top_groups: int = 1
+    shared: int = 0
+    packed_group: int = 0  # inputs that share a scale in 4-bit weights; 0: plain weights
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): what is cached is one latent and one rotary key a token.
+
+    `query_rank` 0: queries come straight from the hidden state. `score_scale` multiplies q k^T. `interleaved`: the
+    checkpoint keeps rotary dimensions in pairs (0, 1), (2, 3), … instead of (0, d / 2), ….
+    """
+
+    query_rank: int
+    rank: int
+    plain_dim: int
+    rotary_dim: int
+    value_dim: int
+    score_scale: float
+    interleaved: bool
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A dense decoder of the Llama or Qwen3 kind. Sizes in elements; `dtype` is what the weights were stored in, "" unsaid."""
+    """A decoder: dense or a mixture of experts, with grouped-query or latent attention. Sizes in elements.
+
+    `kv_heads` and `head_dim` are those of the cached keys: with latent attention one head of `rank + rotary_dim`, and the
+    values are the first `rank` of it. `dtype` is what the weights were stored in, "" unsaid.
+    """
 
     architecture: str
     vocab_size: int
@@ -44,114 +79,128 @@ class ModelConfig:
     qk_norm: bool
     eos_token_ids: tuple[int, ...]
     dtype: str
+    experts: Experts | None = None
+    latent: Latent | None = None
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that the rotary embedding turns."""
+        return self.latent.rotary_dim if self.latent else self.head_dim
+
+    @property
+    def cached_values(self) -> int:
+        """Elements a token takes in one layer of the cache."""
+        return self.head_dim if self.latent else 2 * self.kv_heads * self.head_dim
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes of keys and values one token takes over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+        return self.layers * self.cached_values * element_bytes
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of a model folder, or an EngineError that says what is wrong with it."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        mend = "give a Hugging Face model folder" if path.parent.is_dir() else "there is no such folder"
-        raise EngineError(f"no {path.name} in the folder", where=str(path.parent), mend=mend) from error
-    except (OSError, ValueError) as error:
-        raise EngineError(f"cannot read it as JSON ({error})", where=str(path)) from error
-    if not isinstance(value, dict):
-        raise EngineError("it holds no JSON object", where=str(path))
-    return value
+def read_target_config(
+    raw: Mapping[str, Any], *, where: str, qk_norm: bool, head_dim: int | None = None
+) -> ModelConfig:
+    """The common reading of a decoder's config.json.
 
-
-def read_target_config(raw: Mapping[str, Any], *, where: str, qk_norm: bool) -> ModelConfig:
-    """The common reading of a dense decoder's config.json.
-
-    `raw` may nest the language model under `text_config`; `qk_norm` is the family's. Raises EngineError for missing keys
-    and unsupported features.
+    `raw` may nest the language model under `text_config`; `qk_norm` is the family's, and so is the `head_dim` where the
+    file does not say. Raises EngineError for missing keys, wrong values and unsupported features.
     """
-    text = language_model(raw)
-    keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    missing = [key for key in keys if not isinstance(text.get(key), int)]
-    if missing:
-        raise EngineError(f"config.json lacks {', '.join(missing)}", where=where)
-    if text.get("use_sliding_window") or "sliding_attention" in (text.get("layer_types") or ()):
+    text = language_model(raw, where)
+    text.need("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    kinds = set(text.texts("layer_types")) - {"full_attention"}
+    if text.flag("use_sliding_window") or "sliding_attention" in kinds:
         raise EngineError("sliding-window attention in the target is not supported", where=where)
-    if text.get("hidden_act", "silu") != "silu":
-        raise EngineError(f"hidden_act {text['hidden_act']!r} is not supported, only silu", where=where)
-    heads = text["num_attention_heads"]
-    kv_heads = text.get("num_key_value_heads") or heads
+    if kinds:
+        raise EngineError(f"layers of the kind {', '.join(sorted(kinds))} are not supported", where=where)
+    if text.text("hidden_act", "silu") != "silu":
+        raise EngineError(f"hidden_act '{text.text('hidden_act')}' is not supported, only silu", where=where)
+    hidden, heads = text.whole("hidden_size"), text.whole("num_attention_heads")
+    kv_heads = text.whole("num_key_value_heads", heads)
     if heads % kv_heads:
         raise EngineError(f"{heads} attention heads do not divide over {kv_heads} key-value heads", where=where)
+    head_dim = text.whole("head_dim", head_dim or max(1, hidden // heads))
+    if head_dim % 2:
+        raise text.wrong("head_dim", "is odd, and the rotary embedding turns pairs")
     return ModelConfig(
         architecture=architecture_name(raw),
-        vocab_size=text["vocab_size"],
-        hidden_size=text["hidden_size"],
-        intermediate_size=text["intermediate_size"],
-        layers=text["num_hidden_layers"],
+        vocab_size=text.whole("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=text.whole("intermediate_size"),
+        layers=text.whole("num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=text.get("head_dim") or text["hidden_size"] // heads,
-        rms_norm_eps=float(text.get("rms_norm_eps") or 1e-6),
-        max_position_embeddings=int(text.get("max_position_embeddings") or 2048),
-        rope=read_rope(text, where=where),
-        tie_word_embeddings=bool(text.get("tie_word_embeddings", False)),
-        attention_bias=bool(text.get("attention_bias", False)),
-        mlp_bias=bool(text.get("mlp_bias", False)),
+        head_dim=head_dim,
+        rms_norm_eps=text.number("rms_norm_eps", 1e-6),
+        max_position_embeddings=text.whole("max_position_embeddings", 2048),
+        rope=read_rope(text),
+        tie_word_embeddings=text.flag("tie_word_embeddings"),
+        attention_bias=text.flag("attention_bias"),
+        mlp_bias=text.flag("mlp_bias"),
         qk_norm=qk_norm,
-        eos_token_ids=token_ids(text.get("eos_token_id")),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or "").removeprefix("torch."),
+        eos_token_ids=text.wholes("eos_token_id"),
+        dtype=(text.text("dtype") or text.text("torch_dtype")).removeprefix("torch."),
     )
 
 
-def language_model(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of the language model: models of several parts nest it under `text_config`."""
-    return {**raw, **(raw.get("text_config") or {})}
+def language_model(raw: Mapping[str, Any], where: str) -> Fields:
+    """The entries of the language model: models of several parts nest it under `text_config`."""
+    nested = Fields(raw, where).table("text_config")
+    return Fields({**raw, **nested.raw}, where)
+
+
+def family_names(raw: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    """What the config calls its architecture, most telling first: the nested language model's names before the outer."""
+    outer, nested = Fields(raw, where), Fields(raw, where).table("text_config")
+    named = (*nested.texts("architectures"), *nested.texts("model_type"), *outer.texts("architectures"))
+    return named or outer.texts("model_type")
 
 
 def architecture_name(raw: Mapping[str, Any]) -> str:
     """What config.json calls the architecture: the first of `architectures`, else `model_type`."""
-    names = raw.get("architectures") or language_model(raw).get("architectures")
-    return str(names[0] if names else raw.get("model_type", "unnamed"))
-
-
-def token_ids(value: Any) -> tuple[int, ...]:
-    """eos_token_id as config files write it (an id, a list, null) -> ids."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (int(value),)
+    names = Fields(raw, "").texts("architectures") or language_model(raw, "").texts("architectures")
+    return names[0] if names else Fields(raw, "").text("model_type", "unnamed")
 
 
 def end_of_text_ids(folder: Path, config: ModelConfig) -> frozenset[int]:
     """Ids that end an answer: those of config.json, and those chat models name in generation_config.json."""
     path = folder / "generation_config.json"
-    named = token_ids(read_json(path).get("eos_token_id")) if path.exists() else ()
+    if not path.exists():
+        return frozenset(config.eos_token_ids)
+    try:
+        named = Fields(read_json(path), str(path)).wholes("eos_token_id")
+    except EngineError as error:
+        raise EngineError(error.what.replace("config.json: ", "", 1), where=str(path), mend=error.mend) from error
     return frozenset((*config.eos_token_ids, *named))
 
 
-def read_rope(text: Mapping[str, Any], *, where: str) -> Rope:
-    """The rotary embedding of a config: `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
-    scaling = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    theta = float(scaling.get("rope_theta") or text.get("rope_theta") or 10000.0)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if float(scaling.get("partial_rotary_factor") or text.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise EngineError("partial rotary embeddings are not supported", where=where)
-    if kind == "default":
-        return Rope(theta)
+def with_rope_scaling(config: ModelConfig, scaling: str, *, where: str) -> ModelConfig:
+    """`config` under the setting `rope_scaling`: "" leaves it, "yarn:F" stretches an unscaled model F times.
+
+    Raises EngineError for another form, for a model that is scaled already and for a stretch beyond LONGEST_CONTEXT.
+    """
+    if not scaling:
+        return config
+    kind, _, words = scaling.partition(":")
+    trained = config.max_position_embeddings
     try:
-        if kind == "linear":
-            return Rope(theta, "linear", factor=float(scaling["factor"]))
-        if kind == "llama3":
-            return Rope(
-                theta,
-                "llama3",
-                factor=float(scaling["factor"]),
-                low_freq_factor=float(scaling["low_freq_factor"]),
-                high_freq_factor=float(scaling["high_freq_factor"]),
-                original_max_positions=int(
-                    scaling.get("original_max_position_embeddings") or text["max_position_embeddings"]
-                ),
-            )
-    except KeyError as error:
-        raise EngineError(f"rope scaling {kind!r} lacks {error.args[0]}", where=where) from error
-    raise EngineError(f"rope scaling {kind!r} is not supported", where=where, mend="default, linear and llama3 are")
+        factor = float(words)
+    except ValueError:
+        factor = 0.0
+    if kind != "yarn" or not 1.0 < factor < float("inf"):
+        mend = f'write "yarn:F", where F times the model\'s {trained} positions are to be reached'
+        raise EngineError(f'rope_scaling = "{scaling}" is not known', where=where, mend=mend)
+    if config.rope.kind != "default":
+        raise EngineError(f"rope_scaling: the model is scaled by {config.rope.kind} already", where=where)
+    reached = int(trained * factor)
+    if reached > LONGEST_CONTEXT:
+        most = f'at most "yarn:{LONGEST_CONTEXT / trained:g}" for this model'
+        raise EngineError(f"rope_scaling reaches {reached} positions, beyond {LONGEST_CONTEXT}", where=where, mend=most)
+    return replace(config, rope=stretched(config.rope, factor, trained), max_position_embeddings=reached)
+
+
+def factor_for(config: ModelConfig, context_length: int) -> str | None:
+    """The `rope_scaling` that would let an unscaled model hold `context_length` tokens; None where none would."""
+    if config.rope.kind != "default" or context_length > LONGEST_CONTEXT:
+        return None
+    factor = -(-context_length * 100 // config.max_position_embeddings) / 100  # two decimals, rounded up
+    return f"yarn:{factor:g}"

@@ -6,12 +6,36 @@ import torch
 from torch import Tensor, nn
 
 from engine.models.config import ModelConfig
-from engine.models.layers import Attend, DecoderLayer, Linear, RMSNorm, RotaryTables
+from engine.models.experts import ExpertMlp
+from engine.models.latent import LatentAttention
+from engine.models.layers import Attend, Attention, Linear, Mlp, RMSNorm
+from engine.models.rope import RotaryTables
 from kernels.linear import linear
 
 
+class DecoderLayer(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); the config says which attention and which MLP."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = (
+            LatentAttention(config, config.latent, layer) if config.latent is not None else Attention(config, layer)
+        )
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = (
+            ExpertMlp(config.hidden_size, config.experts)
+            if config.experts is not None and config.experts.sparse[layer]
+            else Mlp(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        )
+
+    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), tables, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
 class Decoder(nn.Module):
-    """A dense decoder. Parameter names are the checkpoint's without its `model.` prefix, projections fused."""
+    """A decoder. Parameter names are the checkpoint's without its `model.` prefix, projections fused."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -20,7 +44,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
-        self.rotary = RotaryTables(config.rope, config.head_dim)
+        self.rotary = RotaryTables(config.rope, config.rotary_dim)
 
     @property
     def dtype(self) -> torch.dtype:

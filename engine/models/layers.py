@@ -1,4 +1,4 @@
-"""The layers a dense decoder and its drafter are made of.
+"""The layers that decoders and their drafter are made of.
 
 Nothing here knows a cache: attention hands rotated queries, keys and values to the caller's `Attend`.
 """
@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from engine.models.config import ModelConfig, Rope
+from engine.models.config import ModelConfig
 from kernels.linear import linear
 from kernels.rms_norm import rms_norm
-from kernels.rope import apply_rope, rope_frequencies, rope_tables
+from kernels.rope import apply_rope
 from kernels.silu_mul import silu_mul
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -47,25 +47,6 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
-class RotaryTables(nn.Module):
-    """cos and sin rows for given positions."""
-
-    def __init__(self, rope: Rope, head_dim: int) -> None:
-        super().__init__()
-        self.frequencies = rope_frequencies(
-            head_dim,
-            rope.theta,
-            kind=rope.kind,
-            factor=rope.factor,
-            low_freq_factor=rope.low_freq_factor,
-            high_freq_factor=rope.high_freq_factor,
-            original_max_positions=rope.original_max_positions,
-        )
-
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        return rope_tables(positions, self.frequencies.to(positions.device), dtype)
-
-
 class Attention(nn.Module):
     """Grouped-query self-attention with one fused projection; `qk_norm` norms each head first (Qwen3)."""
 
@@ -97,18 +78,3 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(silu_mul(self.gate_up_proj(x)))
-
-
-class DecoderLayer(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
-    def __init__(self, config: ModelConfig, layer: int) -> None:
-        super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = Mlp(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-
-    def forward(self, x: Tensor, tables: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), tables, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))

@@ -16,11 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from engine.errors import EngineError
-from engine.models import llama, qwen3
-from engine.models.config import ModelConfig, architecture_name, language_model, read_json
+from engine.models import deepseek_v3, llama, qwen3, qwen3_moe
+from engine.models.config import ModelConfig, architecture_name, family_names
 from engine.models.decoder import Decoder
+from engine.models.fields import Fields, read_json
+from engine.models.int4 import packed_group
 
-FAMILIES: tuple[ModuleType, ...] = (llama, qwen3)
+FAMILIES: tuple[ModuleType, ...] = (llama, qwen3, qwen3_moe, deepseek_v3)
 
 FUSED: Mapping[str, tuple[str, ...]] = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -34,30 +36,39 @@ _DERIVED = ("rotary_emb.inv_freq",)  # old checkpoints store these; they follow 
 
 def read_model_config(folder: Path) -> ModelConfig:
     """The target's config, whatever form it is written in. Raises EngineError for an architecture not known here."""
-    raw = read_json(folder / "config.json")
-    names = {architecture_name(raw), raw.get("model_type"), language_model(raw).get("model_type")}
-    for family in FAMILIES:
-        if names & set(family.ARCHITECTURES):
-            return family.read_config(raw, str(folder))
+    raw, where = read_json(folder / "config.json"), str(folder)
+    for name in family_names(raw, where):
+        for family in FAMILIES:
+            if name in family.ARCHITECTURES:
+                config: ModelConfig = family.read_config(raw, where)
+                if packed_group(raw, where) and config.experts is None:
+                    mend = "give a folder with plain weights"
+                    raise EngineError("packed weights are supported in routed experts only", where=where, mend=mend)
+                return config
     known = ", ".join(family.ARCHITECTURES[0] for family in FAMILIES)
     raise EngineError(
-        f"the architecture {architecture_name(raw)} is not one the engine knows",
-        where=str(folder),
-        mend=f"it knows {known}",
+        f"the architecture {architecture_name(raw)} is not one the engine knows", where=where, mend=f"it knows {known}"
     )
 
 
-def load_target(folder: Path | str, dtype: torch.dtype) -> Decoder:
-    """The target model of a folder, its weights cast to `dtype`, frozen. Raises EngineError in one clear line."""
+def load_target(folder: Path | str, dtype: torch.dtype, config: ModelConfig | None = None) -> Decoder:
+    """The target model of a folder, its weights cast to `dtype`, frozen. `config` is the folder's, or a change of it.
+
+    Raises EngineError in one clear line.
+    """
     folder = Path(folder)
-    config = read_model_config(folder)
+    config = config or read_model_config(folder)
     with torch.device("meta"):
         model = Decoder(config)
     tensors = read_tensors(folder)
-    if "text_config" in read_json(folder / "config.json"):
+    if read_json(folder / "config.json").get("text_config"):
         tensors = {name: tensor for name, tensor in tensors.items() if "vision" not in name and "projector" not in name}
     if config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
+    if config.latent is not None:
+        tensors = deepseek_v3.arrange(tensors, config)
+    if config.experts is not None:
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".weight_shape")}
     assign_parameters(model, tensors, dtype, where=str(folder))
     return model.requires_grad_(False).eval()
 
@@ -77,25 +88,47 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def assign_parameters(model: nn.Module, tensors: dict[str, Tensor], dtype: torch.dtype, *, where: str) -> None:
     """Give every parameter of `model` (built on the meta device) its tensor; `tensors` is used up.
 
-    Raises EngineError naming the first missing tensors, a wrong shape with both shapes, or the first left over.
+    Whole numbers (packed weights) and float32 parameters keep their type, all others are cast to `dtype`. Raises
+    EngineError naming the first missing tensors, a wrong shape with both shapes, or the first left over.
     """
     for name, parameter in list(model.named_parameters()):
-        sources = checkpoint_names(name)
-        missing = [source for source in sources if source not in tensors]
-        if missing:
-            raise EngineError(f"the weights lack {', '.join(missing)}", where=where)
-        parts = [tensors.pop(source) for source in sources]
-        tensor = (torch.cat(parts) if len(parts) > 1 else parts[0]).to(dtype)
-        if tensor.shape != parameter.shape:
-            shapes = f"{list(tensor.shape)}, and the config asks for {list(parameter.shape)}"
-            raise EngineError(f"{' + '.join(sources)} has shape {shapes}", where=where)
+        tensor = _assembled(name, parameter, tensors, where)
+        keep = not parameter.is_floating_point() or name.endswith("e_score_correction_bias")
         owner = model.get_submodule(name.rpartition(".")[0])
-        setattr(owner, name.rpartition(".")[2], nn.Parameter(tensor.contiguous(), requires_grad=False))
+        stored = tensor.to(parameter.dtype if keep else dtype).contiguous()
+        setattr(owner, name.rpartition(".")[2], nn.Parameter(stored, requires_grad=False))
     if tensors:
         more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""
         raise EngineError(
             f"the weights hold tensors the model has no place for: {', '.join(sorted(tensors)[:3])}{more}", where=where
         )
+
+
+def _assembled(name: str, parameter: Tensor, tensors: dict[str, Tensor], where: str) -> Tensor:
+    """A parameter from its parts in the checkpoint: rows of fused projections joined, experts stacked."""
+    experts = len(parameter) if _is_stacked(name) and name not in tensors else 0
+    rows = [checkpoint_names(_of_expert(name, expert)) for expert in range(experts)] or [checkpoint_names(name)]
+    if name in tensors:  # stored as the engine has it
+        rows = [[name]]
+    missing = [source for sources in rows for source in sources if source not in tensors]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise EngineError(f"the weights lack {', '.join(missing[:3])}{more}", where=where)
+    stack = []
+    for sources in rows:
+        parts = [tensors.pop(source) for source in sources]
+        widths = {part.shape[1:] for part in parts}
+        joined = torch.cat(parts) if len(parts) > 1 and len(widths) == 1 else parts[0]
+        wanted = parameter.shape[1:] if experts else parameter.shape
+        if joined.shape != wanted or len(widths) > 1:
+            shown = list(joined.shape) if len(widths) == 1 else " and ".join(str(list(part.shape)) for part in parts)
+            shapes = f"{shown}, and the config asks for {list(wanted)}"
+            raise EngineError(f"{' + '.join(sources)} has shape {shapes}", where=where)
+        if joined.is_floating_point() is not parameter.is_floating_point():
+            wanted_kind = "floating-point numbers" if parameter.is_floating_point() else "packed whole numbers"
+            raise EngineError(f"{sources[0]} holds {joined.dtype}, and {wanted_kind} are needed", where=where)
+        stack.append(joined)
+    return torch.stack(stack) if experts else stack[0]
 
 
 def checkpoint_names(parameter: str) -> list[str]:
@@ -106,6 +139,19 @@ def checkpoint_names(parameter: str) -> list[str]:
     return [parameter]
 
 
+def _is_stacked(parameter: str) -> bool:
+    return ".mlp.experts." in parameter
+
+
+def _of_expert(parameter: str, expert: int) -> str:
+    """`…mlp.experts.gate_up_proj` of expert 3 -> `…mlp.experts.3.gate_up_proj.weight`; packed parts keep their endings."""
+    stem, _, name = parameter.rpartition(".")
+    projection, ending = name.removesuffix("_packed").removesuffix("_scale"), "weight"
+    if name != projection:
+        ending = f"weight_{name.rpartition('_')[2]}"
+    return f"{stem}.{expert}.{projection}.{ending}"
+
+
 def _shards(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.exists():
@@ -113,7 +159,12 @@ def _shards(folder: Path) -> list[Path]:
         if not single.exists():
             raise EngineError("no model.safetensors in the folder", where=str(folder))
         return [single]
-    names = sorted(set(read_json(index).get("weight_map", {}).values()))
+    files = Fields(read_json(index), str(index)).raw.get("weight_map")
+    if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
+        raise EngineError("it has no weight_map of tensors to files", where=str(index))
+    names = sorted(set(files.values()))
+    if strange := [name for name in names if Path(name).name != name]:
+        raise EngineError(f"weight_map names {strange[0]}, which is no file of the folder", where=str(index))
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise EngineError(f"missing {', '.join(missing)}, one of {len(names)} weight files", where=str(folder))

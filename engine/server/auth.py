@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import os
 import stat
 from collections.abc import Callable
@@ -33,6 +34,19 @@ def read_api_key(path: str) -> bytes | None:
     if not key:
         raise EngineError("it is empty", where=where, mend="put the key on its first line")
     return key
+
+
+def require_key_off_loopback(host: str, key: bytes | None) -> None:
+    """Raise EngineError for an address that other machines reach while no key is set."""
+    if key is not None or host == "localhost":
+        return
+    try:
+        private = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        private = False
+    if not private:
+        mend = 'set api_key_file, or host = "127.0.0.1"'
+        raise EngineError(f'host = "{host}" is open to other machines, and no key is set', where="[server]", mend=mend)
 
 
 class RequireKey:

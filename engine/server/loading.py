@@ -8,7 +8,7 @@ from typing import cast
 
 from engine.config import EngineConfig
 from engine.events import Observer
-from engine.models.config import read_json, token_ids
+from engine.models.config import end_of_text_ids
 from engine.notify import Notifier
 from engine.round import decode_round, prefill, release
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
@@ -56,6 +56,4 @@ def warm_up(runtime: Runtime) -> None:
 
 def end_ids(runtime: Runtime, folder: Path, tokenizer: Tokenizer | None) -> frozenset[int]:
     """Ids that end an answer: chat models name them in config.json, generation_config.json or the tokenizer's files."""
-    generation = folder / "generation_config.json"
-    named = token_ids(read_json(generation).get("eos_token_id")) if generation.exists() else ()
-    return frozenset((*runtime.target.config.eos_token_ids, *named, *(tokenizer.eos_ids if tokenizer else ())))
+    return end_of_text_ids(folder, runtime.target.config) | set(tokenizer.eos_ids if tokenizer else ())

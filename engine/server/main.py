@@ -21,7 +21,7 @@ from engine.host import HostSampler
 from engine.notify import Notifier
 from engine.scheduler import EngineBrokenError
 from engine.server.app import create_app
-from engine.server.auth import read_api_key
+from engine.server.auth import read_api_key, require_key_off_loopback
 from engine.server.info import Instruments, ready_figures
 from engine.server.listen import address_of, listen
 from engine.server.loading import load_engine
@@ -125,6 +125,7 @@ def serve(config_path: str | Path) -> int:
     """
     config = load_config(config_path)
     api_key = read_api_key(config.server.api_key_file)
+    require_key_off_loopback(config.server.host, api_key)
     with closing(listen(config.server.host, config.server.port)) as listener:
         log = LineLog(sys.stdout)
         telemetry, acceptance, metrics = Telemetry(log, config.log.interval_s), AcceptanceWindow(), Metrics()

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from engine.__main__ import main
 
@@ -135,8 +137,14 @@ def test_an_end_token_named_by_the_folder_stops_and_ignore_eos_goes_on(
         (("MIN", "--drafter", "TARGET"), "this is no DFlash drafter"),
         (("MIN", "--drafter", "ABSENT"), "no config.json in the folder; there is no such folder"),
         (("MIN", "--dtype", "float16"), '--dtype: dtype = "float16" is not one of auto, bfloat16, float32'),
-        (("MIN", "--temperature", "-1"), "temperature = -1.0 is not 0 or above"),
+        (("MIN", "--temperature", "-1"), "temperature = -1.0 is not a finite number of 0 or above"),
         (("MIN", "--mode", "tree"), "argument --mode: invalid choice: 'tree'"),
+        (("MIN", "--temperature", "inf"), "temperature = inf is not a finite number of 0 or above"),
+        (("MIN", "--block-size", "4"), "--block-size: a block size needs a drafter; add --drafter DIR"),
+        (("MIN", "--rope-scaling", "ntk:2"), 'rope_scaling = "ntk:2" is not known; write "yarn:F"'),
+        (("--model", "TARGET", "--prompt-ids", "1", "--max-tokens", "-3"), "argument --max-tokens: -3 is below 1"),
+        (("--model", "TARGET", "--prompt-ids", "1", "--max-tokens", "x"), "argument --max-tokens: x is not a whole"),
+        (("--model", "TARGET", "--prompt-ids", "", "--max-tokens", "4"), "--prompt-ids: not token ids: "),
     ],
 )
 def test_bad_input_to_generate_is_one_line_and_status_2(
@@ -250,10 +258,140 @@ def test_bench_prints_one_line_an_arm_whose_figures_belong_together(
         (("--modes", "ddtree"), "--modes: dflash and ddtree need a drafter"),
         (("--modes", "off", "--contexts", "many"), "--contexts: not whole numbers: many"),
         (("--modes", "off", "--contexts", "2000"), "--contexts: 2000 prompt tokens and 64 more exceed 2048"),
+        (("--modes", "off", "--contexts", "-5"), "--contexts: -5 is outside 0-2048"),
+        (("--drafter", "DRAFTER", "--budgets", "0"), "--budgets: 0 is outside 1-1024"),
+        (("--max-tokens", "1"), "argument --max-tokens: 1 is below 2"),
+        (("--rounds", "0"), "argument --rounds: 0 is below 1"),
     ],
 )
 def test_bad_input_to_bench_is_one_line_and_status_2(
     tiny_folder: Path, run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], says: str
 ) -> None:
-    status, _, err = run("bench", "--model", tiny_folder / "target", *arguments)
+    words = [str(tiny_folder / "drafter") if word == "DRAFTER" else word for word in arguments]
+    status, _, err = run("bench", "--model", tiny_folder / "target", *words)
     assert status == 2 and says in err and err.count("\n") == 1
+
+
+BROKEN_CONFIGS: list[tuple[str, dict[str, Any], str]] = [
+    ("target", {"architectures": 5}, "architectures = 5 is not a list of texts"),
+    ("target", {"architectures": ["GPT2LMHeadModel"]}, "the architecture GPT2LMHeadModel is not one the engine knows"),
+    ("target", {"vocab_size": -1}, "vocab_size = -1 is not a whole number of 1 or more"),
+    ("target", {"vocab_size": True}, "vocab_size = true is not a whole number of 1 or more"),
+    ("target", {"num_hidden_layers": 0}, "num_hidden_layers = 0 is not a whole number of 1 or more"),
+    ("target", {"num_key_value_heads": "x"}, 'num_key_value_heads = "x" is not a whole number of 1 or more'),
+    ("target", {"head_dim": 15}, "head_dim = 15 is odd"),
+    ("target", {"rms_norm_eps": -1}, "rms_norm_eps = -1 is not a number above 0"),
+    ("target", {"max_position_embeddings": "x"}, 'max_position_embeddings = "x" is not a whole number'),
+    ("target", {"rope_parameters": "x"}, 'rope_parameters = "x" is not an object'),
+    ("target", {"rope_parameters": {"rope_theta": "x"}}, 'rope_parameters.rope_theta = "x" is not a number above 0'),
+    ("target", {"eos_token_id": "x"}, 'eos_token_id = "x" is not a list of whole numbers of 0 or more'),
+    ("target", {"text_config": "x"}, 'text_config = "x" is not an object'),
+    ("target", {"layer_types": 5}, "layer_types = 5 is not a list of texts"),
+    ("target", {"tie_word_embeddings": "x"}, 'tie_word_embeddings = "x" is neither true nor false'),
+    ("target", {"quantization_config": {"quant_method": "fp8"}}, "quantization fp8 is not supported"),
+    ("drafter", {"dflash_config": 5}, "dflash_config = 5 is not an object"),
+    ("drafter", {"architectures": ["DFlash2DraftModel"]}, "a DFlash2 drafter is not supported"),
+    ("drafter", {"architectures": ["DominoDraftModel"]}, "a Domino drafter is not supported"),
+    ("drafter", {"architectures": ["DSparkModel"]}, "a DSpark drafter is not supported"),
+    ("drafter", {"hidden_size": 48}, "the drafter's hidden size is 48, the target's is 64"),
+    ("drafter", {"vocab_size": 65}, "the drafter's vocabulary is 65, the target's is 64"),
+    ("drafter", {"num_target_layers": 7}, "the drafter's number of target layers is 7, the target's is 6"),
+    ("drafter", {"dflash_config": {"mask_token_id": 63, "target_layer_ids": [9]}}, "taps target layers 9, outside 0-5"),
+    ("drafter", {"dflash_config": {"mask_token_id": 63, "target_layer_ids": 5.5}}, "is not a list of whole numbers"),
+    ("drafter", {"dflash_config": {"mask_token_id": 63, "selector_rank": 4}}, "a DFlash2 drafter is not supported"),
+    ("drafter", {"layer_types": 5}, "layer_types = 5 is not a list of texts"),
+]
+
+
+@pytest.mark.parametrize(("part", "changes", "says"), BROKEN_CONFIGS)
+def test_a_broken_config_of_target_or_drafter_is_one_line_and_status_2(
+    tiny_folder: Path,
+    tmp_path: Path,
+    run: Callable[..., tuple[int, str, str]],
+    part: str,
+    changes: dict[str, Any],
+    says: str,
+) -> None:
+    changed = shutil.copytree(tiny_folder / part, tmp_path / part)
+    config = {**json.loads((changed / "config.json").read_text()), **changes}
+    (changed / "config.json").write_text(json.dumps(config))
+    models = {"target": tiny_folder / "target", "drafter": tiny_folder / "drafter", part: changed}
+    prompt = ("--prompt-ids", "1", "--max-tokens", "4")
+    status, out, err = run("generate", "--model", models["target"], "--drafter", models["drafter"], *prompt)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"{changed}: ") and says in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("config.json", "[" * 100_000, "cannot read it as JSON (it is nested too deep)"),
+        ("model.safetensors.index.json", '{"weight_map": 5}', "it has no weight_map of tensors to files"),
+        (
+            "model.safetensors.index.json",
+            '{"weight_map": {"a": "../b.safetensors"}}',
+            "names ../b.safetensors, which is",
+        ),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "b.safetensors"}}', "missing b.safetensors, one of 1"),
+        ("generation_config.json", '{"eos_token_id": "x"}', 'eos_token_id = "x" is not a list of whole numbers'),
+        ("tokenizer.json", "{}", "not a tokenizer: "),
+    ],
+)
+def test_a_broken_file_of_the_model_folder_is_one_line_and_status_2(
+    tiny_folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]], name: str, text: str, says: str
+) -> None:
+    model = shutil.copytree(tiny_folder / "target", tmp_path / "target")
+    (model / name).write_text(text)
+    status, out, err = run("generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "4")
+    assert (status, out) == (2, "")
+    assert says in err and err.count("\n") == 1
+
+
+def test_weights_that_hold_no_numbers_end_the_answer_in_one_line(
+    tiny_folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    model = shutil.copytree(tiny_folder / "target", tmp_path / "target")
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"][0] = torch.nan
+    save_file(weights, model / "model.safetensors")
+    status, out, err = run("generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "4")
+    assert (status, out) == (2, "")
+    assert err == "the target's logits are not finite; check its weights, or run it in float32\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("eval-drafter", "--model", "M"), "the following arguments are required: --drafter"),
+        (("eval-drafter", "--model", "M", "--drafter", "D", "--threads", "-1"), "argument --threads: -1 is below 1"),
+        (("eval-drafter", "--model", "M", "--drafter", "D", "--prompts", "0"), "argument --prompts: 0 is below 1"),
+        (("host", "--x"), "unrecognized arguments: --x"),
+        (("fetch-model", "llama", "D"), "invalid choice: 'llama'"),
+        (("capacity", "--model", "/no/such"), "/no/such: no config.json in the folder; there is no such folder"),
+    ],
+)
+def test_bad_input_to_the_other_commands_is_one_line_and_status_2(
+    run: Callable[..., tuple[int, str, str]], arguments: tuple[str, ...], says: str
+) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert says in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ('host = "0.0.0.0"', 'host = "0.0.0.0" is open to other machines, and no key is set; set api_key_file'),
+        ('host = "no.such.host.invalid"', "is open to other machines"),
+        ("port = 70000", "port = 70000 is outside 0-65535"),
+        ('api_key_file = "/no/such"', "api_key_file /no/such: cannot be read"),
+    ],
+)
+def test_an_address_that_cannot_be_served_is_one_line_and_status_2(
+    tiny_folder: Path, tmp_path: Path, run: Callable[..., tuple[int, str, str]], lines: str, says: str
+) -> None:
+    settings = tmp_path / "engine.toml"
+    settings.write_text(f'[model]\npath = "{tiny_folder / "target"}"\n[server]\n{lines}\n')
+    status, out, err = run("serve", "--config", settings)
+    assert (status, out) == (2, "")
+    assert says in err and err.count("\n") == 1

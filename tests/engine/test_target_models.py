@@ -191,7 +191,8 @@ def test_bfloat16_stays_near_float32(folder: Callable[[str], tuple[Path, PreTrai
     ("changes", "says"),
     [
         ({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}, "architecture GPT2LMHeadModel is not one"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope scaling 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope scaling 'longrope' is not supported"),
+        ({"layer_types": ["linear_attention"] * 3}, "layers of the kind linear_attention are not supported"),
         ({"rope_parameters": {"rope_type": "llama3", "factor": 4.0}}, "rope scaling 'llama3' lacks low_freq_factor"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"use_sliding_window": True}, "sliding-window attention in the target is not supported"),

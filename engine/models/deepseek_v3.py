@@ -1,0 +1,106 @@
+"""DeepSeek-V3 and Kimi K2: latent attention, sigmoid router with a bias for the choice alone, shared experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.errors import EngineError
+from engine.models.config import Experts, Latent, ModelConfig, language_model, read_target_config
+from engine.models.fields import Fields
+from engine.models.int4 import packed_group
+
+ARCHITECTURES = ("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
+
+
+def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
+    """ModelConfig of a DeepSeek-V3 or Kimi K2 config.json."""
+    text = language_model(raw, where)
+    text.need("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_routed_experts")
+    config = read_target_config({**text.raw, "head_dim": None}, where=where, qk_norm=False)
+    latent = _latent(text, config)
+    return replace(
+        config,
+        architecture=(*text.texts("architectures"), config.architecture)[0],
+        kv_heads=1,
+        head_dim=latent.rank + latent.rotary_dim,
+        latent=latent,
+        experts=_experts(text, config.layers, packed_group(raw, where)),
+    )
+
+
+def _latent(text: Fields, config: ModelConfig) -> Latent:
+    plain, rotary = text.whole("qk_nope_head_dim"), text.whole("qk_rope_head_dim")
+    if rotary % 2:
+        raise text.wrong("qk_rope_head_dim", "is odd, and the rotary embedding turns pairs")
+    return Latent(
+        query_rank=text.whole("q_lora_rank", 0),
+        rank=text.whole("kv_lora_rank"),
+        plain_dim=plain,
+        rotary_dim=rotary,
+        value_dim=text.whole("v_head_dim"),
+        score_scale=(plain + rotary) ** -0.5 * config.rope.score_factor,
+        interleaved=text.flag("rope_interleave", True),
+    )
+
+
+def _experts(text: Fields, layers: int, group: int) -> Experts:
+    for key, only in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
+        if text.text(key, only) != only:
+            raise text.wrong(key, f"is not supported, only {only}")
+    if text.whole("moe_layer_freq", 1) != 1:
+        raise text.wrong("moe_layer_freq", "is not supported, only 1")
+    count, groups = text.whole("n_routed_experts"), text.whole("n_group", 1)
+    if count % groups:
+        raise text.wrong("n_group", f"does not divide the {count} experts")
+    top_groups, per_token = text.whole("topk_group", 1), text.whole("num_experts_per_tok")
+    if top_groups > groups:
+        raise text.wrong("topk_group", f"is more than the {groups} groups there are")
+    if per_token > count // groups * top_groups:
+        raise text.wrong("num_experts_per_tok", f"is more than the {count // groups * top_groups} to choose from")
+    inner, dense = text.whole("moe_intermediate_size"), text.whole("first_k_dense_replace", 0, low=0)
+    return Experts(
+        count=count,
+        per_token=per_token,
+        inner=inner,
+        score="sigmoid",
+        normalized=text.flag("norm_topk_prob", True),
+        sparse=tuple(layer >= dense for layer in range(layers)),
+        scale=text.number("routed_scaling_factor", 1.0),
+        groups=groups,
+        top_groups=top_groups,
+        shared=inner * text.whole("n_shared_experts", 0, low=0),
+        packed_group=group,
+    )
+
+
+def arrange(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """The checkpoint's tensors as the engine wants them: no prediction layers past the last one, rotary rows in halves.
+
+    Putting the rows of interleaved pairs apart once, in the weights, turns queries and keys alike: scores stay the same.
+    Raises EngineError for weights in a form that is not supported.
+    """
+    kept = {name: tensor for name, tensor in tensors.items() if not _is_beyond(name, config.layers)}
+    if any(name.endswith("weight_scale_inv") for name in kept):
+        raise EngineError("weights in blocks of 8-bit floats are not supported", mend="convert them to bfloat16 first")
+    latent = config.latent
+    if latent is None or not latent.interleaved:
+        return kept
+    halves = torch.cat((torch.arange(0, latent.rotary_dim, 2), torch.arange(1, latent.rotary_dim, 2)))
+    for name, tensor in kept.items():
+        if ".self_attn.q_b_proj." in name or ".self_attn.q_proj." in name:
+            heads = tensor.view(config.heads, latent.plain_dim + latent.rotary_dim, *tensor.shape[1:])
+            plain, rotary = heads.split((latent.plain_dim, latent.rotary_dim), dim=1)
+            kept[name] = torch.cat((plain, rotary[:, halves]), dim=1).flatten(0, 1)
+        elif ".self_attn.kv_a_proj_with_mqa." in name:
+            kept[name] = torch.cat((tensor[: latent.rank], tensor[latent.rank :][halves]))
+    return kept
+
+
+def _is_beyond(name: str, layers: int) -> bool:
+    parts = name.split(".")
+    return parts[0] == "layers" and parts[1].isdigit() and int(parts[1]) >= layers
