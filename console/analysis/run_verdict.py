@@ -87,12 +87,17 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
 
 
 def impossible_level(levels: Sequence[Level], env: Mapping[str, Any]) -> str | None:
-    """Why a commit length cannot be what was counted; None where all can."""
+    """Why a level's commit length cannot be what was counted; None where all can."""
+    return impossible_commit([level.commit_length for level in levels], env)
+
+
+def impossible_commit(commits: Sequence[float], env: Mapping[str, Any]) -> str | None:
+    """Why a commit length cannot be what was counted: below 1, or above the drafter's block."""
     largest = env.get("block_size")
-    for level in levels:
-        if level.commit_length < 1.0 - 1e-6 or (largest and level.commit_length > float(largest) + 1e-6):
+    for commit in commits:
+        if commit < 1.0 - 1e-6 or (largest and commit > float(largest) + 1e-6):
             limit = "" if not largest else f" and at most {largest:g}"
-            return f"commit length {level.commit_length:.2f} at level {level.value:g}: it must be at least 1{limit}"
+            return f"a commit length of {commit:.2f} was counted: it must be at least 1{limit}"
     return None
 
 

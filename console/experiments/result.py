@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from console.analysis.run_verdict import exit_code_of, verdict_of_run
+from console.analysis.judges import judge_run
+from console.analysis.judges.facts import RunFacts
+from console.analysis.run_verdict import exit_code_of
 from console.errors import ExitCode
 from console.experiments.events import EventReader
 from console.experiments.follow import Ending
 
 _STATUS_OF_REASON = {"cancelled": "cancelled", "deadline": "deadline", "terminated": "terminated", "busy": "busy"}
+_COMMON = ("v", "seq", "t", "m", "type")  # fields that every event has
 _EXIT_OF_STATUS = {"cancelled": 130, "deadline": 124, "terminated": 143, "lost": 1, "truncated": 1, "incomplete": 1}
 
 
@@ -105,10 +108,24 @@ def judge(playbook_id: str, events: Sequence[Mapping[str, Any]]) -> dict[str, An
     """The script's own verdict where it gave one, else the analysis of its samples; None where it has neither."""
     own = next((event for event in reversed(events) if event.get("type") == "verdict"), None)
     if own is not None:
-        return {name: value for name, value in own.items() if name not in ("v", "seq", "t", "m", "type")}
+        return {name: value for name, value in own.items() if name not in _COMMON}
     if not any(event.get("type") == "sample" for event in events):
         return None
-    return verdict_of_run(playbook_id, sample_rows(events), environment_of(events))
+    hello = _first(events, "hello")
+    return judge_run(
+        RunFacts(
+            playbook_id,
+            sample_rows(events),
+            environment_of(events),
+            hello.get("params") or {},
+            _first(reversed(events), "summary").get("stats") or {},
+            _first(events, "reference") or None,
+        )
+    )
+
+
+def _first(events: Iterable[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
+    return next((event for event in events if event.get("type") == kind), {})
 
 
 def sample_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -120,4 +137,4 @@ def sample_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def environment_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The engine as the run found it; empty where it did not say."""
     found = next((event for event in events if event.get("type") == "env"), {})
-    return {name: value for name, value in found.items() if name not in ("v", "seq", "t", "m", "type", "phase")}
+    return {name: value for name, value in found.items() if name not in (*_COMMON, "phase")}
