@@ -23,7 +23,17 @@ from torch import Tensor
 
 from kernels.launch import OPTIONS, Argument, Case, Launch, triton
 
-MODULES = ("rms_norm", "rope", "silu_mul", "paged_attention", "split_attention")
+MODULES = (
+    "rms_norm",
+    "rope",
+    "silu_mul",
+    "paged_attention",
+    "split_attention",
+    "kv_store",
+    "path_commit",
+    "tree_build",
+    "accept_walk",
+)
 """The files of this folder that hold kernels."""
 
 ARCHITECTURES = (80, 90, 100, 120)
