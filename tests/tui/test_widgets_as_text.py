@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from console.box.values import LinkState, ServiceState
-from console.snapshot import GpuFigures, KvFigures, Snapshot, TreeNode
+from console.snapshot import GpuFigures, KvFigures, Snapshot, TreeFigures, TreeNode
 from console.tui.glyphs import ASCII, UNICODE, shown
 from console.tui.keys import EVERYWHERE, HELP, KEYS, SCREENS
 from console.tui.view import View
@@ -247,3 +247,14 @@ def test_no_key_of_a_screen_is_given_twice() -> None:
 def test_durations_and_sizes_carry_their_units() -> None:
     assert [duration(s) for s in (0, 42, 200, 7500, 183_600)] == ["0 s", "42 s", "3m20s", "2h05m", "2d03h"]
     assert [byte_size(n) for n in (512, 70_272, 14_054_400_000, None)] == ["512 B", "70.3 kB", "14.1 GB", "?"]
+
+
+def test_tokens_of_blanks_and_line_ends_are_readable_in_the_tree() -> None:
+    nodes = tuple(
+        TreeNode(-1 if i == 0 else 0, min(i, 1), text, 0.5, False)
+        for i, text in enumerate((" the", "\n  ", " ", " a\t"))
+    )
+    tree = TreeFigures(nodes, budget=4, commit_length=1)
+    lines = drawn(draw_tree, view(snapshot(NOW_S, tree=tree)), 100, 6)
+    assert lines[0].split()[1:3] == ["●", "the"]
+    assert [line.split("○ ")[1].split()[0] for line in lines[:3]] == ["\\n··", "·", "a\\t"]

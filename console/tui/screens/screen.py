@@ -21,7 +21,7 @@ from console.tui.widgets.top_line import draw_top_line
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 15
 _WIDTHS = [(0, "-too-narrow"), (LEAST_WIDTH, "-narrow"), (100, "-normal"), (120, "-wide")]
-_HEIGHTS = [(0, "-too-low"), (LEAST_HEIGHT, "-low"), (24, "-middle"), (40, "-high")]
+_HEIGHTS = [(0, "-too-low"), (LEAST_HEIGHT, "-low"), (24, "-middle"), (34, "-tall"), (40, "-high")]
 
 
 class ConsoleScreen(Screen[None]):

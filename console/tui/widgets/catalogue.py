@@ -11,7 +11,7 @@ from textual.content import Content
 from console.experiments.params import Param
 from console.experiments.playbook import Playbook
 from console.tui.glyphs import Glyphs, shown
-from console.tui.tones import BAD, GOOD, KEY, PLAIN, QUIET, STRONG, WARN, Piece
+from console.tui.tones import BAD, GOOD, KEY, PLAIN, QUIET, STRONG, WARN, Piece, within
 from console.tui.widgets.fields import shortened
 from console.tui.words import duration
 
@@ -45,13 +45,11 @@ def draw_item(playbook: Playbook, width: int, glyphs: Glyphs, *, titles: int, he
         fault = playbook.faults[0]
         parts.append((f"{glyphs.no} {shown(str(fault), glyphs)}", BAD))
         return [Content.assemble(*parts), Content.styled(f"      {shown(fault.source.strip(), glyphs)}", QUIET)]
-    parts.append((f"{glyphs.yes} valid", GOOD))
-    parts.append((f"  {estimate_words(playbook):<6}", QUIET))
-    if playbook.restarts_service:
-        parts.append((f"  {glyphs.restart} restarts", WARN))
-    line = Content.assemble(*parts)
-    whole = Content.assemble(line, (f"  {shown(playbook.summary, glyphs)}", QUIET))
-    return [whole if whole.cell_length <= width else line]
+    parts.append((f"{glyphs.yes} ", GOOD))
+    parts.append((f"{estimate_words(playbook):<6}", QUIET))
+    effect = [Content.styled(f"{glyphs.restart} restarts", WARN)] if playbook.restarts_service else []
+    summary = Content.styled(shown(playbook.summary, glyphs), QUIET)
+    return [within([Content.assemble(*parts), *effect, summary], width)]
 
 
 def draw_details(playbook: Playbook, width: int, glyphs: Glyphs) -> list[Content]:

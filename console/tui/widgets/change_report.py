@@ -32,7 +32,7 @@ def draw_plan(plan: ChangePlan, width: int, glyphs: Glyphs) -> list[Content]:
     """Diff, capacity arithmetic, warnings, and what is interrupted."""
     lines = [_heading("change")]
     if not plan.differences:
-        lines.append(Content.styled("   nothing: these settings are in the file already", QUIET))
+        lines += _wrapped("nothing: these settings are in the file already", width, glyphs, QUIET)
     for one in plan.differences:
         old, new = (shown(_text(value), glyphs) for value in (one.old, one.new))
         lines.append(

@@ -77,12 +77,19 @@ def _grown(
 
 def _label_text(node: TreeNode, glyphs: Glyphs) -> str:
     mark = glyphs.dot if node.accepted or node.parent < 0 else glyphs.ring
-    token = shown(node.text[1:] if len(node.text) > 1 and node.text[0] == " " else node.text, glyphs)
-    if not token.strip():
-        token = "' '"
+    token = _token_text(node.text, glyphs)
     if len(token) > _LONGEST_TOKEN:
         token = token[: _LONGEST_TOKEN - len(glyphs.ellipsis)] + glyphs.ellipsis
     return f"{mark} {token}{_probability(node)} "
+
+
+def _token_text(text: str, glyphs: Glyphs) -> str:
+    """A token as it is read: without the blank that begins a word, line ends as \\n, blanks alone as dots."""
+    if not text.strip():
+        text = text.replace(" ", glyphs.middle_dot)
+    elif text[0] == " ":
+        text = text[1:]
+    return shown(text.replace("\n", "\\n").replace("\t", "\\t"), glyphs)
 
 
 def _probability(node: TreeNode) -> str:

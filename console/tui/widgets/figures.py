@@ -20,6 +20,8 @@ BEFORE_WINDOWS = 60
 """Windows before those, against which a trend is told."""
 NOTICEABLE = 0.03
 """A change below 3 % is noise, and no trend is shown."""
+REMARKABLE = 0.15
+"""A change below 15 % is told without a colour: most of them come and go."""
 _TREND_WIDTH = 5
 
 
@@ -125,4 +127,5 @@ def _trend(now: float, before: float | None, glyphs: Glyphs, *, better_up: bool)
         return [(" " * _TREND_WIDTH, QUIET)]
     arrow = glyphs.up if change > 0 else glyphs.down
     words = f" {arrow}{min(999.0, abs(change) * 100):.0f}%"
-    return [(words.ljust(_TREND_WIDTH), GOOD if (change > 0) == better_up else BAD)]
+    tone = QUIET if abs(change) < REMARKABLE else GOOD if (change > 0) == better_up else BAD
+    return [(words.ljust(_TREND_WIDTH), tone)]
