@@ -33,6 +33,8 @@ MODULES = (
     "path_commit",
     "tree_build",
     "accept_walk",
+    "draft_topk",
+    "token_choice",
 )
 """The files of this folder that hold kernels."""
 
