@@ -9,7 +9,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 # The CPU build used for development. On a GPU box: make TORCH='torch>=2.11' ...
 TORCH  ?= torch==2.13.0
-PIP    := $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
+# An editable install warns of folders named like packages: here they are the packages.
+PIP    := PYTHONWARNINGS=ignore $(VENV)/bin/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: demo test check bench format clean
 
