@@ -35,6 +35,7 @@ MODULES = (
     "accept_walk",
     "draft_topk",
     "token_choice",
+    "latent_attention",
 )
 """The files of this folder that hold kernels."""
 
