@@ -21,10 +21,10 @@ from console.box.services import pick_manager
 from console.box.target import Scope, Target
 from console.box.values import Record, ServiceState
 from console.config import places, resolve
-from console.deployment import reconfigure
+from console.deployment import generations, reconfigure
 from console.deployment.change import ChangePlan, Generation, Outcome, Phase
-from console.deployment.reconfigure import Site
-from console.deployment.settings_file import complete
+from console.deployment.detect import find_site
+from console.deployment.site import Site, read_base
 from console.errors import ExitCode, OperatorError, UsageError
 from console.experiments.playbook import Playbook, catalogue
 from console.snapshot import Snapshot
@@ -62,11 +62,12 @@ async def open_host(
     connection = await connect(target, prompts, accept_host_key=accept_host_key)
     try:
         manager = await pick_manager(connection, scope or target.scope, target.unit)
+        site = await find_site(connection, manager)
     except BaseException:
         await connection.close()
         raise
     audit = partial(append, where.state / "audit.jsonl")
-    return Host(target, Site(connection, manager), read_only=read_only or target.read_only, audit=audit)
+    return Host(target, site, read_only=read_only or target.read_only, audit=audit)
 
 
 class Host:
@@ -111,7 +112,7 @@ class Host:
 
     async def history(self) -> Sequence[Generation]:
         """Every settings generation, newest first."""
-        return await reconfigure.history(self.site)
+        return await generations.history(self.site)
 
     def playbooks(self) -> Sequence[Playbook]:
         """The catalogue."""
@@ -167,6 +168,16 @@ class Host:
         from console.box.doctor import examine
 
         return await examine(self.site.connection, self.site.manager)
+
+    async def mend(self, commands: Sequence[Sequence[str]]) -> None:
+        """Run the commands of findings on the box, one after another; the first that fails is the last."""
+        with self._changing("mend", detail="; ".join(" ".join(argv) for argv in commands)) as act:
+            for argv in commands:
+                done = await self.site.connection.run(argv)
+                if done.exit_status != 0:
+                    said = done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.exit_status}"
+                    raise OperatorError(f"{' '.join(argv)}: {said}", where=self.name)
+            act.ended("mended")
 
     # --- service
 
@@ -286,7 +297,7 @@ class Host:
         from console.experiments.remote import EngineUnderTest
 
         deployment, settings = self.site.deployment, snapshot.settings
-        endpoint = deployment.endpoint(complete(await reconfigure.read_base(self.site), deployment.settings))
+        endpoint = deployment.endpoint(await read_base(self.site))
         engine = snapshot.engine
         return EngineUnderTest(
             port=endpoint.port,

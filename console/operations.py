@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from console.box.values import Record, ServiceState
 from console.deployment.change import ChangePlan, Generation, Outcome, Phase
 from console.experiments.playbook import Playbook
 from console.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from console.box.doctor import Check  # which brings in asyncssh
 
 
 class Operations(Protocol):
@@ -42,6 +45,14 @@ class Operations(Protocol):
 
     async def service(self, verb: str) -> ServiceState:
         """`start`, `stop` or `restart` without a settings change; returns the state reached."""
+        ...
+
+    async def examine(self) -> Sequence[Check]:
+        """What would stop the engine from working on the box, each with its mend; nothing is touched."""
+        ...
+
+    async def mend(self, commands: Sequence[Sequence[str]]) -> None:
+        """Run the commands of findings on the box, one after another; the first that fails is the last."""
         ...
 
     def playbooks(self) -> Sequence[Playbook]:

@@ -26,13 +26,17 @@ SLOW_LINK_MS = 300.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. `mend` is what to do about it, a command where there is one; None where all is well."""
+    """One thing looked at. `mend` is what to do about it, a command where there is one; None where all is well.
+
+    `commands` do it, where that asks for no password and stops nothing; they are never run unasked.
+    """
 
     group: str
     name: str
     verdict: Verdict
     text: str
     mend: str | None = None
+    commands: tuple[tuple[str, ...], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """One row of `ddtree doctor --json`."""
@@ -167,11 +171,16 @@ def _manager(found: Findings) -> list[Check]:
     checks = [Check("service", "manager", "pass", f"systemd {facts.systemd_version}, {scope} unit")]
     if scope == "user":
         enable = f"loginctl enable-linger {facts.user}"
+        itself = (("loginctl", "enable-linger", facts.user),)
         if not facts.has_runtime_dir:
-            checks.append(Check("service", "user manager", "fail", f"there is no {facts.runtime_dir}", enable))
+            checks.append(Check("service", "user manager", "fail", f"there is no {facts.runtime_dir}", enable, itself))
         lingers = bool(found.survey["linger"])
         text = "the service outlives the login" if lingers else "the service would end with the last login"
-        checks.append(Check("service", "linger", "pass" if lingers else "fail", text, None if lingers else enable))
+        checks.append(
+            Check("service", "linger", "pass", text)
+            if lingers
+            else Check("service", "linger", "fail", text, enable, itself)
+        )
     return checks
 
 
@@ -194,7 +203,9 @@ def _journal(found: Findings) -> list[Check]:
     if not journal["persistent"]:
         keep = "sudo mkdir -p /var/log/journal && sudo systemctl restart systemd-journald"
         what = "a user's own journal needs it on disk" if own and not journal["readable"] else "a reboot loses it"
-        checks.append(Check("journal", "storage", "fail" if own and not journal["readable"] else "warn", what, keep))
+        grave: Verdict = "fail" if own and not journal["readable"] else "warn"
+        commands = (("mkdir", "-p", "/var/log/journal"), ("systemctl", "restart", "systemd-journald"))
+        checks.append(Check("journal", "storage", grave, what, keep, commands if user == "root" else ()))
     return checks
 
 
@@ -293,7 +304,7 @@ def _machine(found: Findings) -> list[Check]:
             f"{gpu['name']}, driver {gpu['driver_version']}, {gpu['memory.used']} of {gpu['memory.total']} MiB in use"
         )
         lazy = gpu["persistence_mode"] == "Disabled"
-        checks.append(
-            Check("gpus", gpu["index"], "warn" if lazy else "pass", text, "sudo nvidia-smi -pm 1" if lazy else None)
-        )
+        itself = (("nvidia-smi", "-pm", "1"),) if lazy and found.facts.user == "root" else ()
+        mend = "sudo nvidia-smi -pm 1" if lazy else None
+        checks.append(Check("gpus", gpu["index"], "warn" if lazy else "pass", text, mend, itself))
     return checks

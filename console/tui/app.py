@@ -19,6 +19,7 @@ from console.experiments.playbook import Playbook
 from console.operations import Operations
 from console.tui.happenings import Weight
 from console.tui.keys import ScreenName, palette_entries
+from console.tui.screens.doctor import DoctorScreen
 from console.tui.screens.events import EventsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.log import LogScreen
@@ -40,6 +41,7 @@ _SCREENS: dict[ScreenName, type[ConsoleScreen]] = {
     "service": ServiceScreen,
     "log": LogScreen,
     "playbooks": PlaybooksScreen,
+    "doctor": DoctorScreen,
 }
 _DOUBLES = ("Keys", "Maximize", "Minimize")
 """Textual's own commands for what `?` and `z` do here."""

@@ -12,8 +12,16 @@ from textual.binding import Binding
 
 from console.actions import VERBS
 
-ScreenName = Literal["overview", "service", "log", "playbooks"]
-SCREENS: tuple[ScreenName, ...] = ("overview", "service", "log", "playbooks")
+ScreenName = Literal["overview", "service", "log", "playbooks", "runs", "doctor"]
+SCREENS: dict[ScreenName, str] = {
+    "overview": "1",
+    "service": "2",
+    "log": "3",
+    "playbooks": "4",
+    "runs": "5",
+    "doctor": "6",
+}
+"""Every screen with its key."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,20 @@ EVERYWHERE: tuple[Key, ...] = (
     Key("2", "app.go('service')", "service", "Settings, start and stop, what was changed and when.", footer=False),
     Key("3", "app.go('log')", "log", "The engine's journal: follow, pause, filter, search.", footer=False),
     Key("4", "app.go('playbooks')", "playbooks", "Experiments: run one, watch it, read its verdict.", footer=False),
+    Key(
+        "5",
+        "app.go('runs')",
+        "runs",
+        "Every run of every host: read it, pin it, hold two against each other.",
+        footer=False,
+    ),
+    Key(
+        "6",
+        "app.go('doctor')",
+        "doctor",
+        "What would stop the engine from working here, each with its mend.",
+        footer=False,
+    ),
     Key("p", "app.pick_playbook", "run", "Run a playbook: press p, then its letter, on any screen.", changes=True),
     Key("z", "zoom", "zoom", "The focused pane fills the screen; again or escape brings the others back."),
     Key("e", "app.show_events", "events", "What happened since the start; failures stay unread until seen here."),
@@ -98,11 +120,30 @@ PLAYBOOKS: tuple[Key, ...] = (
     Key("a", "apply", "apply", "Take the settings that the verdict proposes to the Service form.", changes=True),
 )
 
+RUNS: tuple[Key, ...] = (
+    Key("enter", "open", "read", "The whole run: verdict, levels, curves. Again, or escape: back to the list."),
+    Key("slash", "filter", "filter", "Show only runs in whose line every word typed is found."),
+    Key("space", "mark", "mark", "Mark the run under the cursor; two marked ones can be compared."),
+    Key("c", "compare", "compare", "Hold the later of two marked runs against the earlier."),
+    Key("g", "pin", "golden", "Make the run the one others of its kind are measured by, or no longer.", footer=False),
+    Key("x", "export", "export", "Write the run to a Markdown file."),
+    Key("a", "attach", "follow", "Follow a run that goes on: its events so far, then live."),
+)
+
+DOCTOR: tuple[Key, ...] = (
+    Key("a", "again", "look again", "Look at the box again; nothing is touched."),
+    Key(
+        "f", "mend", "mend", "Show the commands that mend what is safe to mend, and run them after a yes.", changes=True
+    ),
+)
+
 KEYS: dict[ScreenName, tuple[Key, ...]] = {
     "overview": OVERVIEW,
     "service": SERVICE,
     "log": LOG,
     "playbooks": PLAYBOOKS,
+    "runs": RUNS,
+    "doctor": DOCTOR,
 }
 
 

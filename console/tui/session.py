@@ -6,9 +6,9 @@ What goes on belongs here and not to a screen, so that leaving a screen stops no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from console.deployment.change import ChangePlan, Outcome, Phase
 from console.errors import OperatorError, UsageError
@@ -20,6 +20,10 @@ from console.tui.happenings import Happenings, Weight
 from console.tui.log_buffer import LogBuffer
 from console.tui.runs import RunView, advanced, begun, lost
 from console.tui.view import View
+from console.tui.words import count_of
+
+if TYPE_CHECKING:
+    from console.box.doctor import Check
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,16 @@ class ChangeProgress:
     started_s: float
     phases: tuple[Phase, ...] = ()
     outcome: Outcome | None = None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the doctor found last, when that was, and what kept it from looking, if something did."""
+
+    checks: tuple[Check, ...] = ()
+    at_s: float | None = None
+    looking: bool = False
+    trouble: str | None = None
 
 
 @dataclass
@@ -49,6 +63,7 @@ class Session:
     run: RunView | None = None
     change: ChangeProgress | None = None
     verb: str | None = None  # start, stop or restart while one is on its way
+    examined: Examined = field(default_factory=lambda: Examined())
 
     @property
     def glyphs(self) -> Glyphs:
@@ -166,6 +181,26 @@ class Session:
             self.verb = None
             self.changed()
         self.note("success", f"{verb} done: the service is {state.state}")
+
+    async def examine(self) -> None:
+        """Look for what would stop the engine from working; one look at a time."""
+        if self.examined.looking:
+            return
+        self.examined = replace(self.examined, looking=True, trouble=None)
+        self.changed()
+        try:
+            checks = tuple(await self.operations.examine())
+            self.examined = Examined(checks, self.clock())
+        except OperatorError as error:
+            self.examined = replace(self.examined, looking=False, trouble=str(error))
+        self.changed()
+
+    async def mend(self, commands: Sequence[Sequence[str]]) -> None:
+        """Run what mends itself, then look again."""
+        self.refuse_if_read_only("mending")
+        await self.operations.mend(commands)
+        self.note("success", f"{count_of(len(commands), 'command')} run on {self.host}: looking again")
+        await self.examine()
 
     def _note_changes(self, before: Snapshot | None, now: Snapshot) -> None:
         if before is None:

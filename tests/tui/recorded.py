@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from console.box.doctor import Check
 from console.box.values import LinkState, Record, ServiceState
 from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase
 from console.deployment.settings import parse_changes
@@ -229,6 +230,21 @@ def run_events(levels: Sequence[int] = (50, 1000, 3000, 6000)) -> list[dict[str,
     return events
 
 
+CHECKS = (
+    Check("link", "ssh", "pass", "connected, 41 ms a round trip"),
+    Check("service", "manager", "pass", "systemd 252, user unit"),
+    Check(
+        "service",
+        "linger",
+        "fail",
+        "the service would end with the last login",
+        "loginctl enable-linger ops",
+        (("loginctl", "enable-linger", "ops"),),
+    ),
+    Check("journal", "storage", "warn", "a reboot loses it", "sudo mkdir -p /var/log/journal"),
+    Check("service", "state", "warn", "the engine is not installed", "ddtree install HOST"),
+)
+
 _HEADER = """# /// script
 # requires-python = ">=3.9"
 # dependencies = []
@@ -302,6 +318,7 @@ class RecordedHost:
     events: Sequence[dict[str, Any]] = field(default_factory=run_events)
     pause_s: float = 0.0
     text: str = SETTINGS_TEXT
+    checks: Sequence[Check] = CHECKS
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     snapshot_queue: asyncio.Queue[Snapshot] = field(default_factory=asyncio.Queue)
     record_queue: asyncio.Queue[Sequence[Record]] = field(default_factory=asyncio.Queue)
@@ -356,6 +373,19 @@ class RecordedHost:
         self.calls.append(("service", verb))
         state = "stopped" if verb == "stop" else "serving"
         return ServiceState(state, "ddtree-engine.service", "user")  # type: ignore[arg-type]
+
+    async def examine(self) -> Sequence[Check]:
+        """The recorded findings; what has been mended passes."""
+        self.calls.append(("examine",))
+        mended = {argv for call in self.calls if call[0] == "mend" for argv in call[1]}
+        return tuple(
+            replace(check, verdict="pass", mend=None, commands=()) if mended & set(check.commands) else check
+            for check in self.checks
+        )
+
+    async def mend(self, commands: Sequence[Sequence[str]]) -> None:
+        """Whatever it is, it works."""
+        self.calls.append(("mend", tuple(tuple(argv) for argv in commands)))
 
     def playbooks(self) -> Sequence[Playbook]:
         """The catalogue given."""

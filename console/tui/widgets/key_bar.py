@@ -18,7 +18,8 @@ def key_line(first: Key, keys: Sequence[Key], here: ScreenName, width: int, unre
     items = [_item(key, unread) for key in keys]
     wanted = sum(item.cell_length + len(_GAP) for item in items)
     start = Content.assemble(" ", _item(first, 0))
-    for screens in (_screens(here), Content.assemble(("1-4", KEY), (" screens", QUIET))):
+    keys_of_screens = f"{min(SCREENS.values())}-{max(SCREENS.values())}"
+    for screens in (_screens(here), Content.assemble((keys_of_screens, KEY), (" screens", QUIET))):
         line = Content.assemble(start, _GAP, screens)
         if line.cell_length + wanted <= width:
             break
@@ -36,10 +37,8 @@ def _item(key: Key, unread: int) -> Content:
 
 def _screens(here: ScreenName) -> Content:
     tabs = [
-        _clickable(
-            Content.assemble((f"{number}", KEY), (f" {name}", STRONG if name == here else QUIET)), f"app.go('{name}')"
-        )
-        for number, name in enumerate(SCREENS, start=1)
+        _clickable(Content.assemble((key, KEY), (f" {name}", STRONG if name == here else QUIET)), f"app.go('{name}')")
+        for name, key in SCREENS.items()
     ]
     return Content(" ").join(tabs)
 
