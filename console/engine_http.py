@@ -14,7 +14,8 @@ import httpcore
 from console.box.connection import Connection
 from console.box.errors import TransferError
 from console.box.stream import LineSplitter
-from console.deployment.base import Endpoint
+from console.deployment.base import Deployment, Endpoint
+from console.deployment.bundled import BUNDLED
 
 TIMES_S = {"connect": 2.0, "write": 5.0, "read": 5.0, "pool": 5.0}
 STREAM_TIMES_S = {**TIMES_S, "read": 60.0}  # the engine sends a comment every 15 s when it has nothing to show
@@ -24,19 +25,29 @@ _BROKEN = (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolEr
 class EngineHttp:
     """One engine's endpoint, reached again by each call: the local port may change after a reconnect."""
 
-    def __init__(self, connection: Connection, endpoint: Endpoint) -> None:
+    def __init__(self, connection: Connection, endpoint: Endpoint, deployment: Deployment = BUNDLED) -> None:
         self.endpoint = endpoint
+        self._deployment = deployment
         self._connection = connection
         self._pool = httpcore.AsyncConnectionPool()
 
     async def server_info(self) -> Mapping[str, Any] | None:
-        """The object of `/server_info`; None while the engine does not answer. Raises LinkError."""
+        """What the engine says of itself, in the shape of the bundled one's `/server_info`; None while it does not answer.
+        Raises LinkError."""
+        answers: dict[str, bytes] = {}
         try:
-            answer = await self._pool.request("GET", await self._url("/server_info"), extensions={"timeout": TIMES_S})
-            found = json.loads(answer.content) if answer.status == 200 else None
-        except (*_BROKEN, ValueError):
+            headers = (
+                await self._authorization() if len(self._deployment.info_paths) > 1 else []
+            )  # the bundled one asks none
+            for path in self._deployment.info_paths:
+                answer = await self._pool.request(
+                    "GET", await self._url(path), headers=headers, extensions={"timeout": TIMES_S}
+                )
+                if answer.status == 200:
+                    answers[path] = answer.content
+        except (*_BROKEN, ValueError, TransferError):
             return None  # down, loading, or not the engine: the service manager knows which
-        return found if isinstance(found, dict) else None
+        return self._deployment.server_info(answers)
 
     async def trees(self) -> AsyncIterator[Mapping[str, Any]]:
         """Events of `/trees` until the engine ends them; none at all where it has no such endpoint. Raises LinkError."""
@@ -59,6 +70,8 @@ class EngineHttp:
         await self._pool.aclose()
 
     async def _authorization(self) -> list[tuple[str, str]]:
+        if self.endpoint.api_key:
+            return [("Authorization", f"Bearer {self.endpoint.api_key}")]
         if not self.endpoint.api_key_file:
             return []
         key = await self._connection.read(self.endpoint.api_key_file)

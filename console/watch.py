@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from console.box.errors import BoxError, LinkError
 from console.box.journal import JournalError, follow, read_journal
 from console.box.values import LinkState, Record, ServiceState
-from console.deployment.reconfigure import Site, read_base
-from console.deployment.settings_file import complete, to_read_back
+from console.deployment.site import Site, read_base
 from console.engine_http import EngineHttp
 from console.engine_report import read_gpus, read_machine, read_server_info, read_tree
 from console.errors import OperatorError
@@ -147,15 +146,15 @@ class Watch:
         deployment = self._site.deployment
         try:
             text = await read_base(self._site)
-            endpoint = deployment.endpoint(complete(text, deployment.settings))
+            endpoint = deployment.endpoint(text)
         except LinkError:
             raise
         except OperatorError:  # nothing installed, or a file broken by hand: an engine cannot start from it either
             return None
         if self._http is None or self._http.endpoint != endpoint:
             await self.close()
-            self._http = EngineHttp(self._site.connection, endpoint)
-        asked = to_read_back(text, deployment.settings)
+            self._http = EngineHttp(self._site.connection, endpoint, deployment)
+        asked = deployment.read_back(text)
         if asked != self.known.asked:
             self._set(self.known.with_asked(asked))
         return self._http

@@ -352,8 +352,10 @@ class Engine:
     def fetch(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = HTTP_S) -> bytes:
         host = f"[{self.host}]" if ":" in self.host else self.host
         request = urllib.request.Request(f"http://{host}:{self.endpoint['port']}{path}")
+        key = self.endpoint.get("api_key", "")
         if self.endpoint["api_key_file"]:
             key = Path(self.endpoint["api_key_file"]).read_text().strip()
+        if key:
             request.add_header("Authorization", f"Bearer {key}")
         data = None
         if body is not None:
@@ -528,6 +530,8 @@ class Transaction:
                 return self._end("busy", f"another change is under way{self._whose()}")
             if self._last().get("status") == "running":  # its program was killed, and so was the one that watched it
                 Transaction(self.state, self._last()["request_id"]).take_over()
+            if not os.access(self.settings.parent, os.W_OK):
+                return self._end("rejected", f"{self.settings.parent} cannot be written by this user")
             base = self.settings.read_text()
             if sha256(base) != self.request["base_sha"]:
                 return self._end("base_changed", "the settings were changed by somebody else in the meantime")
@@ -704,7 +708,10 @@ class Transaction:
             if time.monotonic() > deadline:
                 raise GateFailed(f"{left} although the service has stopped")
             time.sleep(POLL_S)
-        write_atomically(self.settings, text)
+        try:
+            write_atomically(self.settings, text)
+        except OSError as error:
+            raise GateFailed(f"{self.settings} could not be written: {error}") from error
 
     def _left(self, old: dict[int, str], leaving: dict[str, Any]) -> str:
         """What the run that was stopped still holds, in words; "" for nothing: processes, GPU memory, its port."""

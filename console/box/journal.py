@@ -44,7 +44,8 @@ class JournalSource:
     scope: Scope
     unit: str
     identifier: str
-    """SYSLOG_IDENTIFIER of the unit's lines; lines sent right before an exit can lose their unit, never this."""
+    """SYSLOG_IDENTIFIER of the unit's lines; lines sent right before an exit can lose their unit, never this. "" where the
+    unit has none of its own."""
     supervise: tuple[str, ...] = ()
     """Scope supervisor: the command before `logs …`."""
 
@@ -94,8 +95,9 @@ def _matches(source: JournalSource, uid: int | None) -> list[list[str]]:
     if source.scope == "user":
         # By field and not by `--user`, which finds nothing where the journal is not kept on disk.
         mine = [f"_UID={uid}"] if uid is not None else []
+        by_name = [[*mine, f"SYSLOG_IDENTIFIER={source.identifier}"]] if source.identifier else []
         return [
-            [*mine, f"SYSLOG_IDENTIFIER={source.identifier}"],
+            *by_name,
             [*mine, f"_SYSTEMD_USER_UNIT={unit}"],
             [*mine, f"USER_UNIT={unit}"],
             dropped,

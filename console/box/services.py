@@ -39,6 +39,8 @@ class ServiceManager(ABC):
         self.connection = connection
         self.layout = layout
         self.unit = layout.unit
+        self.identifier = IDENTIFIER
+        """SYSLOG_IDENTIFIER of the unit's lines; "" where the unit has none of its own."""
 
     @abstractmethod
     def verb_argv(self, verb: Verb) -> list[str]:
@@ -122,7 +124,11 @@ class Systemd(ServiceManager):
         return [*sudo, *self._systemctl(), "--no-block", verb, self.unit]
 
     def state_argv(self) -> list[str]:
-        return ["env", "TZ=UTC", *self._systemctl(), "show", self.unit, f"--property={','.join(PROPERTIES)}"]
+        return ["env", "TZ=UTC", *self.show_argv(PROPERTIES)]
+
+    def show_argv(self, properties: Sequence[str]) -> list[str]:
+        """The command that prints these of the unit's properties."""
+        return [*self._systemctl(), "show", self.unit, f"--property={','.join(properties)}"]
 
     def detached_argv(self, name: str, argv: Sequence[str]) -> list[str]:
         """A transient unit: its name is the lock, and it needs no session to live on (user scope: needs linger)."""
@@ -130,7 +136,7 @@ class Systemd(ServiceManager):
         return ["systemd-run", *scope, "--quiet", "--collect", f"--unit={name}", "--property=Type=exec", *argv]
 
     def journal_source(self) -> JournalSource:
-        return JournalSource(scope=self.scope, unit=self.unit, identifier=IDENTIFIER)
+        return JournalSource(scope=self.scope, unit=self.unit, identifier=self.identifier)
 
     def _refused(self, what: str, done: Completed) -> ServiceError:
         if self._may_not() and b"password is required" in done.stderr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -9,9 +10,9 @@ from typing import Any
 
 from console.box.layout import IDENTIFIER
 from console.deployment.base import Endpoint, ModelFacts
-from console.deployment.capacity import Capacity, KvShape, check_context, element_bytes, kv_shape
+from console.deployment.capacity import Capacity, KvShape, check_context, element_bytes, kv_shape, stretched
 from console.deployment.settings import SETTINGS, Setting, Value, check_together, parse_changes
-from console.deployment.settings_file import complete, first_settings
+from console.deployment.settings_file import complete, edit_toml, first_settings, to_read_back
 from console.errors import UsageError
 from console.telemetry.bundled import BundledReader
 from console.telemetry.reader import LogReader
@@ -24,20 +25,51 @@ class Bundled:
     kind: str = "bundled"
     identifier: str = IDENTIFIER
     settings: tuple[Setting, ...] = SETTINGS
+    suffix: str = ".toml"
+    info_paths: tuple[str, ...] = ("/server_info",)
 
     def reader(self) -> LogReader:
         return BundledReader()
 
-    def endpoint(self, values: Mapping[str, Value]) -> Endpoint:
+    def values(self, text: str) -> dict[str, Value]:
+        return complete(text)
+
+    def edit(self, text: str, changes: Mapping[str, Value]) -> str:
+        return edit_toml(text, changes)
+
+    def read_back(self, text: str) -> dict[str, Value]:
+        return to_read_back(text)
+
+    def endpoint(self, text: str) -> Endpoint:
+        values = complete(text)
         return Endpoint(str(values["host"]), int(values["port"]), str(values["api_key_file"]))
 
+    def gate(self) -> dict[str, Any]:
+        return {}  # the agent's own rules are this engine's
+
+    def check_argv(self, python: str) -> list[str]:
+        return ["env", "PYTHONSAFEPATH=1", python, "-m", "engine", "serve", "--check-config", "--config"]
+
+    def inspect(self, text: str, model: ModelFacts | None) -> tuple[str, ...]:
+        self.check(complete(text), model)
+        return ()
+
+    def server_info(self, answers: Mapping[str, bytes]) -> Mapping[str, Any] | None:
+        try:
+            found = json.loads(answers.get("/server_info", b""))
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
     def check(self, values: Mapping[str, Value], model: ModelFacts | None) -> None:
+        """See `inspect`. `values` is the complete set, leaf name -> value."""
         check_together(values)
         if model is None:
             return
+        target = stretched(model.target, str(values["rope_scaling"]))
         context, pages, page_size = (int(values[name]) for name in ("context_length", "pages", "page_size"))
         if context or not pages:  # left to the engine, the context length becomes what a fixed pool holds
-            check_context(context, model.target, pages=pages, page_size=page_size)
+            check_context(context, target, pages=pages, page_size=page_size)
         block = int(values["block_size"])
         if model.block_size and block and not 2 <= block <= model.block_size:
             raise UsageError(
@@ -52,7 +84,7 @@ class Bundled:
         size = element_bytes(str(values["dtype"]), "float32" if model.target.dtype == "float32" else "bfloat16")
         per_token = sum(shape.bytes_per_token(size) for shape in (model.target, model.drafter) if shape is not None)
         page_size, context = int(values["page_size"]), int(values["context_length"])
-        context = context or model.target.max_position_embeddings
+        context = context or stretched(model.target, str(values["rope_scaling"])).max_position_embeddings
         if values["pages"]:
             return Capacity(per_token, page_size, int(values["pages"]), context)
         block = int(values["block_size"]) or model.block_size

@@ -6,7 +6,7 @@ Pure arithmetic. What the running engine reports of its own pool is put beside i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -72,6 +72,20 @@ def _longest_context(text: Mapping[str, Any]) -> int:
     if kind == "yarn" and factor:
         return max(stated, int((original or stated) * factor)) if original else int(stated * factor)
     return stated
+
+
+def stretched(shape: KvShape, scaling: str) -> KvShape:
+    """`shape` under the setting `rope_scaling`: "yarn:F" stretches the positions F times. UsageError for another form."""
+    if not scaling:
+        return shape
+    kind, _, words = scaling.partition(":")
+    try:
+        factor = float(words)
+    except ValueError:
+        factor = 0.0
+    if kind != "yarn" or not 1.0 < factor < 1e6:
+        raise UsageError(f"{scaling!r} is not known", where="rope_scaling", mend="write yarn:F, such as yarn:4")
+    return replace(shape, max_position_embeddings=int(shape.max_position_embeddings * factor))
 
 
 def _whole(text: Mapping[str, Any], key: str) -> int:

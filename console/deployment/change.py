@@ -31,9 +31,24 @@ class ChangePlan:
 
 
 PhaseName = Literal[
-    "staged", "armed", "stopping", "loading", "ready", "probe", "soak", "confirmed",
+    "staged", "armed", "checking", "clearing", "draining", "stopping", "loading", "ready", "probe", "soak", "waiting", "confirmed",
     "rolling_back", "rolled_back", "rollback_failed", "base_changed", "busy", "rejected",
 ]  # fmt: skip
+
+
+InFlight = Literal["abort", "wait"]
+"""What becomes of requests that run: a restart ends them, or the change waits until they have ended."""
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A process on the box that is in the way of a change and belongs to no service. `started` is its identity."""
+
+    pid: int
+    started: str | None
+    command: str
+    memory_bytes: int
+    gpu_bytes: int
 
 
 @dataclass(frozen=True)

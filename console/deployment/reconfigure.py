@@ -13,80 +13,31 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
-from console.box.connection import Connection
 from console.box.errors import LinkError, NoSuchFile
 from console.box.journal import journal_argv
-from console.box.services import ServiceManager, Verb
-from console.box.unit_file import STOP_TIMEOUT_S
-from console.deployment.base import Deployment, ModelFacts
-from console.deployment.bundled import BUNDLED, model_facts
-from console.deployment.change import ChangePlan, Generation, Outcome, Phase
+from console.box.services import Verb
+from console.deployment.base import ModelFacts
+from console.deployment.bundled import model_facts
+from console.deployment.change import ChangePlan, InFlight, Outcome, Phase, Stray
+from console.deployment.generations import HELD, differences, read_generations
 from console.deployment.settings import parse_changes
-from console.deployment.settings_file import complete, differences, edit_toml, settings_file_sha, to_read_back
-from console.errors import ExitCode, OperatorError, UsageError
+from console.deployment.settings_file import settings_file_sha
+from console.deployment.site import AGENT, Site, failed, read_base
+from console.errors import UsageError
 
-AGENT = Path(__file__).parents[1] / "agent" / "apply.py"
 POLL_S = 0.25
 FIRST_SIGN_S = 30.0  # the box has taken up the request by then, or never will
+SILENT_S = 15.0  # after so long without a word it is seen to that somebody works on the request at all
 CANARY_TOKENS = 8
 JOURNAL_LINES = 200
 VERBS: tuple[Verb, ...] = ("start", "stop", "reset-failed")
 
 
-class ChangeError(OperatorError):
-    """The settings cannot be read or changed."""
-
-    exit_code = ExitCode.PRECONDITION
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long the box gives each part of the gate, in seconds."""
-
-    stop_s: float = STOP_TIMEOUT_S + 30.0
-    start_s: float = 1800.0  # big models load for many minutes; the engine tells which phase it is in
-    ready_s: float = 30.0
-    soak_s: float = 2.0
-
-    @property
-    def whole_s(self) -> float:
-        """Longer than any transaction can take, the way back included."""
-        return 2 * (self.stop_s + self.start_s + self.ready_s + self.soak_s) + 600.0
-
-
-@dataclass(frozen=True)
-class Site:
-    """One engine to reconfigure: the link, its service manager, and what kind of engine it is."""
-
-    connection: Connection
-    manager: ServiceManager
-    deployment: Deployment = BUNDLED
-    limits: Limits = field(default_factory=Limits)
-
-    @property
-    def applies(self) -> str:
-        """The folder of requests and their reports on the box."""
-        return f"{self.manager.layout.state}/applies"
-
-
 # --- plan: nothing is touched
-
-
-async def read_base(site: Site) -> str:
-    """The settings file on the box. Raises ChangeError (exit 4) where nothing is installed."""
-    try:
-        return (await site.connection.read(site.manager.layout.settings)).decode()
-    except NoSuchFile as error:
-        raise ChangeError(
-            f"no settings at {site.manager.layout.settings}",
-            where=site.connection.target.name,
-            mend=f"install the engine first: ddtree install {site.connection.target.name}",
-        ) from error
 
 
 async def plan(
@@ -98,14 +49,14 @@ async def plan(
     Both are None where they are not known.
     """
     base = await read_base(site)
-    new = edit_toml(base, parse_changes(changes, site.deployment.settings), site.deployment.settings)
+    new = site.deployment.edit(base, parse_changes(changes, site.deployment.settings))
     return await _plan(site, base, new, in_flight, memory_bytes)
 
 
 async def plan_rollback(site: Site, *, in_flight: int | None = None, memory_bytes: int | None = None) -> ChangePlan:
     """Back to the settings that were in force before the present ones. Raises UsageError when there are none."""
     base = await read_base(site)
-    held = [entry for entry in await _generations(site) if entry["outcome"] in ("installed", "confirmed")]
+    held = [entry for entry in await read_generations(site) if entry["outcome"] in HELD]
     while held and held[-1]["text"] == base:
         held.pop()
     if not held:
@@ -114,12 +65,12 @@ async def plan_rollback(site: Site, *, in_flight: int | None = None, memory_byte
 
 
 async def _plan(site: Site, base: str, new: str, in_flight: int | None, memory_bytes: int | None) -> ChangePlan:
-    values = complete(new, site.deployment.settings)
+    values = site.deployment.values(new)
     model, warnings = await _model_facts(site, values)
-    site.deployment.check(values, model)
+    warnings += site.deployment.inspect(new, model)
     capacity: tuple[str, ...] = ()
-    if model is not None:
-        fits = site.deployment.capacity(values, model, memory_bytes)
+    fits = site.deployment.capacity(values, model, memory_bytes) if model is not None else None
+    if fits is not None:
         capacity = fits.sentences()
         if not fits.fits and not values["context_length"]:
             warnings += (f"the pool holds {fits.tokens:,} of the model's {fits.context_length:,} tokens",)
@@ -128,7 +79,7 @@ async def _plan(site: Site, base: str, new: str, in_flight: int | None, memory_b
     return ChangePlan(
         host=site.connection.target.name,
         base_sha=settings_file_sha(base),
-        differences=differences(base, new, site.deployment.settings),
+        differences=differences(site.deployment, base, new),
         text=new,
         capacity=capacity,
         warnings=warnings,
@@ -138,21 +89,66 @@ async def _plan(site: Site, base: str, new: str, in_flight: int | None, memory_b
 
 async def _model_facts(site: Site, values: Mapping[str, Any]) -> tuple[ModelFacts | None, tuple[str, ...]]:
     """What the model's and the drafter's config.json on the box say, and a warning for one that cannot be read."""
+    path, drafter_path = str(values["path"]), str(values["drafter"])
+    if not path.startswith("/") and site.settings_file:
+        return None, (f"{path} is no folder on the box: what fits cannot be told",)
     try:
-        target = json.loads(await site.connection.read(f"{values['path']}/config.json"))
+        target = json.loads(await site.connection.read(f"{path}/config.json"))
         drafter = None
-        if values["drafter"]:
-            drafter = json.loads(await site.connection.read(f"{values['drafter']}/config.json"))
+        if drafter_path.startswith("/") or (drafter_path and not site.settings_file):
+            drafter = json.loads(await site.connection.read(f"{drafter_path}/config.json"))
     except NoSuchFile as error:
         return None, (f"{error}; the engine will refuse it",)
-    return model_facts(target, drafter), ()
+    return replace(model_facts(target, drafter), weight_bytes=await _weight_bytes(site, path)), ()
+
+
+async def _weight_bytes(site: Site, folder: str) -> int | None:
+    """Bytes of all shards together, by the index that the folder holds; None without one."""
+    if not site.settings_file:
+        return None  # the bundled engine's rule leaves the weights out
+    try:
+        index = json.loads(await site.connection.read(f"{folder}/model.safetensors.index.json"))
+    except (NoSuchFile, ValueError):
+        return None
+    total = index.get("metadata", {}).get("total_size")
+    return total if isinstance(total, int) else None
 
 
 # --- apply
 
 
+async def find_strays(site: Site, plan: ChangePlan) -> tuple[Stray, ...]:
+    """Processes on the box that would stop this change: to be shown, and ended only on consent (`apply(end=…)`)."""
+    request_id = new_request_id()
+    agent = await _put_agent(site)
+    file = f"{site.applies}/{request_id}.request.json"
+    request = _request(site, plan, await read_base(site), operator(), Choices())
+    await site.connection.upload(json.dumps(request).encode(), file)
+    asked = await site.connection.run([site.python, agent, "--state", site.state, "strays", request_id])
+    await site.connection.run(["rm", "-f", "--", file])
+    if asked.exit_status != 0:
+        raise failed("the processes there cannot be told", asked.stderr, asked.exit_status, plan.host)
+    return tuple(Stray(**one) for one in json.loads(asked.stdout))
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the operator decided about one change."""
+
+    on_in_flight: InFlight = "abort"
+    confirm_s: float | None = None
+    """The change holds only if `say` says "confirm" within so many seconds after it proved itself; None: it holds then."""
+    end: Sequence[Stray] = ()
+    """Strays that may be ended."""
+
+
 async def apply(
-    site: Site, plan: ChangePlan, *, who: str | None = None, request_id: str | None = None
+    site: Site,
+    plan: ChangePlan,
+    *,
+    who: str | None = None,
+    request_id: str | None = None,
+    choices: Choices | None = None,
 ) -> AsyncIterator[Phase | Outcome]:
     """Stage the plan and follow it to its end; the last item is the Outcome.
 
@@ -161,14 +157,24 @@ async def apply(
     """
     request_id = request_id or new_request_id()
     if not await site.connection.exists(f"{site.applies}/{request_id}.json"):
-        await _hand_over(site, plan, who or operator(), request_id)
+        await _hand_over(site, plan, who or operator(), request_id, choices or Choices())
     async for item in follow(site, request_id):
         yield item
 
 
+async def say(site: Site, request_id: str, word: Literal["confirm", "revert"]) -> bool:
+    """The operator's word on a change that waits for one. False: too late, the box had decided; `follow` tells how."""
+    asked = await site.connection.run(
+        [site.python, "-", "--state", site.state, word, request_id], input=AGENT.read_bytes()
+    )
+    if asked.exit_status not in (0, 3):
+        raise failed(f"{word} did not reach the change", asked.stderr, asked.exit_status, site.connection.target.name)
+    return asked.exit_status == 0
+
+
 async def follow(site: Site, request_id: str) -> AsyncIterator[Phase | Outcome]:
     """Phases of a request that the box has, from its first one, and at last its Outcome."""
-    began = time.monotonic()
+    began = heard = time.monotonic()
     told = 0
     seen = False
     while True:
@@ -190,10 +196,14 @@ async def follow(site: Site, request_id: str) -> AsyncIterator[Phase | Outcome]:
             phases = tuple(Phase(one["name"], one["elapsed_s"], one["text"]) for one in report["phases"])
             for phase in phases[told:]:
                 yield phase
+            heard = time.monotonic() if len(phases) > told else heard
             told = len(phases)
             if report["status"] != "running":
                 yield _outcome(request_id, report, phases)
                 return
+            if time.monotonic() - heard > SILENT_S:
+                heard = time.monotonic()
+                await _see_to_it(site, request_id)
         if seen and time.monotonic() - began > site.limits.whole_s:
             yield Outcome("unknown", request_id, "the box still works on it, ask again")
             return
@@ -204,27 +214,38 @@ def _outcome(request_id: str, report: Mapping[str, Any], phases: tuple[Phase, ..
     return Outcome(report["status"], request_id, report["reason"], report["generation"], report["settings"], phases)
 
 
-async def _hand_over(site: Site, plan: ChangePlan, who: str, request_id: str) -> None:
+async def _hand_over(site: Site, plan: ChangePlan, who: str, request_id: str, choices: Choices) -> None:
     """Put the request and the program that does it on the box, and start it as a job of its own."""
-    connection, layout = site.connection, site.manager.layout
     base = await read_base(site)
-    program = AGENT.read_bytes()
-    agent = f"{layout.state}/agents/apply-{hashlib.sha256(program).hexdigest()[:12]}.py"
-    await connection.run(["mkdir", "-p", "-m", "700", "--", f"{layout.state}/agents", site.applies])
+    agent = await _put_agent(site)
+    request = _request(site, plan, base, who, choices)
+    await site.connection.upload(json.dumps(request, indent=2).encode(), f"{site.applies}/{request_id}.request.json")
+    job = [site.python, agent, "--state", site.state, "run", request_id]
+    started = await site.connection.run(site.manager.detached_argv(f"ddtree-apply-{request_id}", job))
+    if started.exit_status != 0:
+        raise failed("the change could not be started there", started.stderr, started.exit_status, plan.host)
+
+
+async def _put_agent(site: Site) -> str:
+    """The program of this console's release on the box, by the hash in its name."""
+    connection, program = site.connection, AGENT.read_bytes()
+    agent = f"{site.state}/agents/apply-{hashlib.sha256(program).hexdigest()[:12]}.py"
+    made = await connection.run(["mkdir", "-p", "-m", "700", "--", f"{site.state}/agents", site.applies])
+    if made.exit_status != 0:
+        raise failed(f"{site.state} cannot be made", made.stderr, made.exit_status, connection.target.name)
     if not await connection.exists(agent):
         await connection.upload(program, agent, mode=0o700)
-    request = _request(site, plan, base, who)
-    await connection.upload(json.dumps(request, indent=2).encode(), f"{site.applies}/{request_id}.request.json")
-    job = [layout.python, agent, "--state", layout.state, "run", request_id]
-    started = await connection.run(site.manager.detached_argv(f"ddtree-apply-{request_id}", job))
-    if started.exit_status != 0:
-        said = started.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ChangeError(
-            f"the change could not be started there: {said[-1] if said else started.exit_status}", where=plan.host
-        )
+    return agent
 
 
-def _request(site: Site, plan: ChangePlan, base: str, who: str) -> dict[str, Any]:
+async def _see_to_it(site: Site, request_id: str) -> None:
+    """Start the request's job once more. While the first one lives this changes nothing (its name is taken, or the lock);
+    a change whose program was killed, or cut short by a reboot, is taken back by it."""
+    job = [site.python, await _put_agent(site), "--state", site.state, "run", request_id]
+    await site.connection.run(site.manager.detached_argv(f"ddtree-apply-{request_id}", job))
+
+
+def _request(site: Site, plan: ChangePlan, base: str, who: str, choices: Choices) -> dict[str, Any]:
     """All that agent/apply.py needs: it knows no scopes, no units and no settings, only argument lists and values."""
     manager, facts = site.manager, site.connection.facts
     journal = journal_argv(
@@ -232,15 +253,21 @@ def _request(site: Site, plan: ChangePlan, base: str, who: str) -> dict[str, Any
     )
     return {
         "who": who,
+        "unit": manager.unit,
         "in_flight": plan.requests_in_flight,
-        "settings": manager.layout.settings,
-        "generations": manager.layout.generations,
+        "on_in_flight": choices.on_in_flight,
+        "confirm_s": choices.confirm_s,
+        "end": [asdict(stray) for stray in choices.end],
+        "settings": site.settings,
+        "generations": site.generations,
+        "suffix": site.deployment.suffix,
         "base_sha": plan.base_sha,
         "text": plan.text,
         "commands": {
             **{verb: manager.verb_argv(verb) for verb in VERBS},
             "state": manager.state_argv(),
             "journal": journal,
+            "check": site.deployment.check_argv(site.python) if site.limits.dry_run else [],
         },
         "identifier": site.deployment.identifier,
         "new": _endpoint(site, plan.text),
@@ -248,65 +275,29 @@ def _request(site: Site, plan: ChangePlan, base: str, who: str) -> dict[str, Any
         "limits": {
             "stop_s": site.limits.stop_s,
             "start_s": site.limits.start_s,
-            "ready_s": site.limits.ready_s,
+            # An engine that does not tell its manager when it is ready gets the time to load here.
+            "ready_s": site.limits.start_s if site.settings_file else site.limits.ready_s,
             "soak_s": site.limits.soak_s,
+            "drain_s": site.limits.drain_s,
+            "whole_s": site.limits.whole_s,
         },
     }
 
 
 def _endpoint(site: Site, text: str) -> dict[str, Any]:
     """How to reach the engine that this file makes, and what must be found there."""
-    values = complete(text, site.deployment.settings)
-    endpoint = site.deployment.endpoint(values)
+    values = site.deployment.values(text)
+    endpoint = site.deployment.endpoint(text)
     context = int(values["context_length"]) or CANARY_TOKENS + 1
     return {
         "host": endpoint.host,
         "port": endpoint.port,
         "api_key_file": endpoint.api_key_file,
-        "expect": to_read_back(text, site.deployment.settings),
+        "api_key": endpoint.api_key,
+        "expect": site.deployment.read_back(text),
         "canary_tokens": max(1, min(CANARY_TOKENS, context - 1)),
+        **site.deployment.gate(),
     }
-
-
-# --- history
-
-
-async def history(site: Site) -> tuple[Generation, ...]:
-    """Every settings generation on the box, newest first, each with what it changed from the one in force before it."""
-    found: list[Generation] = []
-    in_force: str | None = None
-    for entry in await _generations(site):
-        changed = differences(in_force, entry["text"], site.deployment.settings) if in_force is not None else ()
-        found.append(
-            Generation(
-                number=entry["number"],
-                sha=entry["sha"],
-                when=entry["when"],
-                who=entry["who"],
-                outcome=entry["outcome"],
-                request_id=entry["request_id"],
-                differences=changed,
-            )
-        )
-        if entry["outcome"] in ("installed", "confirmed"):
-            in_force = entry["text"]
-    return tuple(reversed(found))
-
-
-async def _generations(site: Site) -> list[dict[str, Any]]:
-    """agent/apply.py's history, oldest first, with each file's text."""
-    layout = site.manager.layout
-    await read_base(site)
-    asked = await site.connection.run(
-        [layout.python, "-", "--state", layout.state, "history"], input=AGENT.read_bytes()
-    )
-    if asked.exit_status != 0:
-        said = asked.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ChangeError(
-            f"the history cannot be read: {said[-1] if said else asked.exit_status}", where=site.connection.target.name
-        )
-    generations: list[dict[str, Any]] = json.loads(asked.stdout)
-    return generations
 
 
 def new_request_id() -> str:

@@ -130,10 +130,10 @@ def _model() -> tuple[Setting, ...]:
 
 def _context() -> tuple[Setting, ...]:
     longest = "longest prompt plus output of one request, in tokens; 0: the model's own maximum"
-    scaling = "override of the model's RoPE scaling; empty: as the model says"
+    scaling = "yarn:F stretches the model's positions F times; empty: as the model says"
     return (
         Setting("context_length", "context", "int", 0, longest, minimum=0, automatic=0),
-        Setting("rope_scaling", "context", "text", "", scaling, only_default=True),
+        Setting("rope_scaling", "context", "text", "", scaling),
     )
 
 
@@ -155,7 +155,7 @@ def _kv() -> tuple[Setting, ...]:
             minimum=0,
             automatic=0,
         ),
-        Setting("prefix_cache", "kv", "bool", False, prefix, only_default=True),
+        Setting("prefix_cache", "kv", "bool", True, prefix),
     )
 
 
@@ -178,7 +178,7 @@ def _speculation() -> tuple[Setting, ...]:
         Setting(
             "adaptive_budget", "speculation", "bool", False, "move the tree budget with the load", only_default=True
         ),
-        Setting("draft_window", "speculation", "int", 0, window, only_default=True),
+        Setting("draft_window", "speculation", "int", 0, window, minimum=0),
         Setting("lookup", "speculation", "text", "off", lookup, only_default=True),
     )
 

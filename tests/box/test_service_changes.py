@@ -23,7 +23,9 @@ from console.box.timing import Timing
 from console.box.uninstall import uninstall
 from console.deployment.bundled import first_settings_with
 from console.deployment.change import Outcome, Phase
-from console.deployment.reconfigure import Limits, Site, apply, follow, history, new_request_id, plan, plan_rollback
+from console.deployment.generations import history
+from console.deployment.reconfigure import apply, follow, new_request_id, plan, plan_rollback
+from console.deployment.site import Limits, Site
 
 pytestmark = pytest.mark.box
 

@@ -23,7 +23,9 @@ from console.box.uninstall import uninstall
 from console.box.values import ServiceState
 from console.deployment.bundled import BUNDLED, first_settings_with
 from console.deployment.change import Outcome
-from console.deployment.reconfigure import Limits, Site, apply, history, plan
+from console.deployment.generations import history
+from console.deployment.reconfigure import apply, plan
+from console.deployment.site import Limits, Site
 from console.errors import ExitCode, UsageError
 from console.telemetry.sample import Sample
 

@@ -23,7 +23,9 @@ from console.config import Places, resolve
 from console.demo import DemoError, DemoRequest, demo_box
 from console.demo_server import MARK
 from console.deployment.change import Difference, Outcome, Phase
-from console.deployment.reconfigure import Limits, Site, apply, history, plan, plan_rollback
+from console.deployment.generations import history
+from console.deployment.reconfigure import apply, plan, plan_rollback
+from console.deployment.site import Limits, Site
 from console.errors import UsageError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny-ddtree"

@@ -8,7 +8,7 @@ from typing import cast
 
 from console.box.values import LinkState, Record, ServiceState
 from console.deployment.bundled import BUNDLED
-from console.deployment.reconfigure import Site
+from console.deployment.site import Site
 from console.watch import Watch
 
 LINE = (

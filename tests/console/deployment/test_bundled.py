@@ -89,3 +89,14 @@ def test_the_first_settings_are_checked_before_and_completed_after_the_model_is_
     assert complete(compose("/m", ""))["mode"] == "off"
     with pytest.raises(UsageError, match="needs a drafter"):
         first_settings_with({"mode": "dflash"})("/m", "")
+
+
+def test_positions_that_are_stretched_reach_further() -> None:
+    limit = MODEL.target.max_position_embeddings
+    with pytest.raises(UsageError, match=f"{2 * limit} is above the model's {limit}"):
+        BUNDLED.check(values(context_length=2 * limit), MODEL)
+    BUNDLED.check(values(context_length=2 * limit, rope_scaling="yarn:2"), MODEL)
+    assert BUNDLED.capacity(values(rope_scaling="yarn:2"), MODEL, None).context_length == 2 * limit
+    for wrong in ("yarn", "yarn:0.5", "linear:2", "yarn:inf"):
+        with pytest.raises(UsageError, match="rope_scaling: .* is not known; write yarn:F"):
+            BUNDLED.check(values(rope_scaling=wrong), MODEL)
