@@ -36,6 +36,10 @@ MODULES = (
     "draft_topk",
     "token_choice",
     "latent_attention",
+    "moe_router",
+    "moe_align",
+    "int4_gemm",
+    "moe_gemm",
 )
 """The files of this folder that hold kernels."""
 
