@@ -230,7 +230,13 @@ class Host:
         records = await journal.read_journal(
             self.site.connection, self.site.manager.journal_source(), lines=LAST_WORDS_LINES
         )
-        own = [r for r in records if r.identifier == self.site.deployment.identifier and r.invocation == invocation]
+        name = self.site.deployment.identifier
+        own = [
+            record
+            for record in records
+            if record.invocation == invocation
+            and (record.identifier == name if name else record.fields.get("_TRANSPORT") == "stdout")
+        ]
         return bare(own[-1].message).strip() if own else None
 
     # --- experiments; what they need (numpy, scipy, a database) is loaded when one is asked for

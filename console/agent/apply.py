@@ -303,12 +303,14 @@ class Service:
 
     def _own_lines(self, since_us: int) -> list[str]:
         records = [json.loads(line) for line in self._run("journal").stdout.splitlines()]
-        own = [
-            r
-            for r in records
-            if r.get("SYSLOG_IDENTIFIER") == self.identifier and int(r["__REALTIME_TIMESTAMP"]) >= since_us
-        ]
+        own = [r for r in records if self._is_own(r) and int(r["__REALTIME_TIMESTAMP"]) >= since_us]
         return [record["MESSAGE"] for record in own if isinstance(record.get("MESSAGE"), str)]
+
+    def _is_own(self, record: dict[str, Any]) -> bool:
+        """Said by the engine, and not by its manager about it."""
+        if self.identifier:
+            return record.get("SYSLOG_IDENTIFIER") == self.identifier
+        return record.get("_TRANSPORT") == "stdout"
 
 
 def error_in(message: str) -> str:
