@@ -284,6 +284,19 @@ def _request(site: Site, plan: ChangePlan, base: str, who: str, choices: Choices
     }
 
 
+async def restart_kit(site: Site, who: str) -> dict[str, Any]:
+    """What a playbook on the box needs to change settings by the transaction, and to put them back: the request that
+    would bring up the settings in force, the table of each setting, and the settings that have no other value."""
+    base = await read_base(site)
+    now = ChangePlan(host=site.connection.target.name, base_sha=settings_file_sha(base), differences=(), text=base)
+    return {
+        "state": site.manager.layout.state,
+        "request": _request(site, now, base, who),
+        "tables": {setting.name: setting.table for setting in site.deployment.settings},
+        "fixed": [setting.name for setting in site.deployment.settings if setting.only_default],
+    }
+
+
 def _endpoint(site: Site, text: str) -> dict[str, Any]:
     """How to reach the engine that this file makes, and what must be found there."""
     values = site.deployment.values(text)
