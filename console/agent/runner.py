@@ -4,6 +4,7 @@
     runner.py RUN_DIR               run script.py of that folder here, to its end
     runner.py RUN_DIR --detach      the same in a session of its own; returns once it runs or has failed to
     runner.py RUN_DIR --status      {"run_id", "state": new | running | ended | lost, "pid", "exit"} as JSON
+    runner.py RUN_DIR --restore     put back settings that the script changed; {"status"} as JSON
     runner.py RUN_DIR --cancel      ask it to stop, then make it; prints exit.json
     --term-after S, --kill-after S  how long a script that was asked to stop gets before SIGTERM and SIGKILL
 
@@ -11,6 +12,7 @@ RUN_DIR holds script.py, params.json and env.json (the script's environment: DDT
 and the rest). Written here: events.jsonl and stderr.log (the script's own words), pid, and exit.json: {"code", "signal",
 "reason", "ended", "seq_total"}, where a death by a signal has a signal and no code, and "reason" says what this program
 did about it: cancelled, deadline, terminated, busy, or null. One run an engine: the lock is held while the script lives.
+A script that changes settings leaves restore.json beforehand: the old settings come back however it ended.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import fcntl
+import hashlib
 import json
 import os
 import signal
@@ -33,6 +36,8 @@ DEADLINE = 124
 TERM_AFTER_S = 3.0
 KILL_AFTER_S = 10.0
 POLL_S = 0.1
+RETRY_S = 1.0
+RESTORE_S = 3800.0  # two starts of a large model
 START_S = 10.0  # how long --detach waits for the first sign
 # Isolated from the user's site packages and PYTHON* variables, yet with the script's own folder on the path: it holds
 # nothing but what the console put there, kit.py among it. (-I would also take that folder away.)
@@ -51,6 +56,7 @@ class Job:
         self.run_id = self.environment["DDT_RUN_ID"]
         self.max_s = float(self.environment.get("DDT_MAX_SECONDS", "3600"))
         self.terminated = False
+        self.restore_until = time.monotonic() + RESTORE_S
 
     def read(self, name: str) -> Optional[Dict[str, Any]]:
         """One of the JSON files of the folder, or None while it is not there."""
@@ -87,8 +93,42 @@ class Job:
         name = signal.Signals(-code).name if code < 0 else None
         if reason is None and code == DEADLINE:
             reason = "deadline"
+        self.restore()
         self._write("exit.json", self._exit(code if code >= 0 else None, name, reason))
         return code if code >= 0 else 128 - code
+
+    def restore(self) -> str:
+        """Put back the settings of before the script, by the transaction that changed them. What came of it: `nothing` was
+        owed, somebody `changed` them since, or the transaction's own outcome. The promise is kept until it is fulfilled."""
+        owed = self.read("restore.json")
+        if owed is None:
+            return "nothing"
+        request, state = owed["request"], Path(owed["state"])
+        current = hashlib.sha256(Path(request["settings"]).read_bytes()).hexdigest()
+        if current == request["base_sha"]:
+            status = "nothing"
+        elif current not in owed["ours"]:
+            status = "changed"
+        else:
+            status = self._restored({**request, "base_sha": current}, state)
+        if status == "busy" and time.monotonic() < self.restore_until:  # the script's own change is still on its way
+            time.sleep(RETRY_S)
+            return self.restore()
+        if status in ("nothing", "changed", "confirmed"):
+            (self.folder / "restore.json").unlink()
+        return status
+
+    def _restored(self, request: Dict[str, Any], state: Path) -> str:
+        name = f"{self.run_id[:60]}-restore-{time.time_ns():x}"
+        path = state / "applies" / f"{name}.request.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(request), encoding="utf-8")
+        words = [sys.executable, str(self.folder / "apply.py"), "--state", str(state), "run", name]
+        subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=RESTORE_S, start_new_session=True, check=False
+        )
+        report = json.loads((state / "applies" / f"{name}.json").read_text(encoding="utf-8"))
+        return str(report["status"])
 
     def _take_lock(self) -> Optional[int]:
         """The engine's lock, as an open file; None after exit.json was written because somebody else holds it."""
@@ -237,7 +277,8 @@ class Job:
     def cancel(self) -> int:
         """Ask, wait, and make sure; prints exit.json. The runner does the killing; if it is gone, this does."""
         (self.folder / "cancel").touch(mode=0o600)
-        limit = time.monotonic() + self.kill_after_s + START_S
+        owed = RESTORE_S if self.read("restore.json") else 0.0
+        limit = time.monotonic() + self.kill_after_s + START_S + owed
         while time.monotonic() < limit:
             if self.read("exit.json"):
                 break
@@ -292,7 +333,7 @@ def main(words: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="runner.py", description="Run one playbook detached.")
     parser.add_argument("folder", type=Path, metavar="RUN_DIR")
     verbs = parser.add_mutually_exclusive_group()
-    for verb in ("detach", "status", "cancel"):
+    for verb in ("detach", "status", "restore", "cancel"):
         verbs.add_argument(f"--{verb}", action="store_true")
     parser.add_argument("--term-after", type=float, default=TERM_AFTER_S, metavar="S")
     parser.add_argument("--kill-after", type=float, default=KILL_AFTER_S, metavar="S")
@@ -304,6 +345,9 @@ def main(words: Optional[List[str]] = None) -> int:
         return 2
     if asked.status:
         print(json.dumps(job.status()))
+        return 0
+    if asked.restore:
+        print(json.dumps({"status": job.restore()}))
         return 0
     if asked.cancel:
         return job.cancel()

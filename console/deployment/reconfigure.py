@@ -290,8 +290,8 @@ async def restart_kit(site: Site, who: str) -> dict[str, Any]:
     base = await read_base(site)
     now = ChangePlan(host=site.connection.target.name, base_sha=settings_file_sha(base), differences=(), text=base)
     return {
-        "state": site.manager.layout.state,
-        "request": _request(site, now, base, who),
+        "state": site.state,
+        "request": _request(site, now, base, who, Choices()),
         "tables": {setting.name: setting.table for setting in site.deployment.settings},
         "fixed": [setting.name for setting in site.deployment.settings if setting.only_default],
     }
