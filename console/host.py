@@ -296,7 +296,9 @@ class Host:
         layout = self.site.manager.layout
         python = layout.python if await self.site.connection.exists(layout.python) else "python3"
         with Store(default_store_folder()) as store:
-            yield Bench(self.site.connection, self.name, await self._under_test(snapshot), store, python)
+            restarts = partial(reconfigure.restart_kit, self.site, reconfigure.operator())
+            under_test = await self._under_test(snapshot)
+            yield Bench(self.site.connection, self.name, under_test, store, python, restarts=restarts)
 
     async def _under_test(self, snapshot: Snapshot) -> EngineUnderTest:
         """The engine that runs measure: where the settings file puts it, and what it says of itself."""

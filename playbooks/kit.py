@@ -19,18 +19,34 @@ import sys
 from pathlib import Path
 from typing import Any, Mapping
 
+from kit_ab import blocks
 from kit_canned import CannedEngine
 from kit_end import EXIT, Stop
 from kit_engine import Completion
 from kit_params import check_params, read_header, typed
 from kit_prompts import KINDS
+from kit_relay import Relay, streams
 from kit_rounds import LADDER, WARM_TOKENS, long_prompt, room_for, rounds, shuffled
 from kit_run import Run, ratios
 from kit_session import Measure, Plan, Session
 
 __all__ = [
-    "EXIT", "KINDS", "LADDER", "WARM_TOKENS", "Completion", "Run", "Stop", "long_prompt", "main", "ratios", "room_for",
-    "rounds", "shuffled",
+    "EXIT",
+    "KINDS",
+    "LADDER",
+    "WARM_TOKENS",
+    "Completion",
+    "Relay",
+    "Run",
+    "Stop",
+    "blocks",
+    "long_prompt",
+    "main",
+    "ratios",
+    "room_for",
+    "rounds",
+    "shuffled",
+    "streams",
 ]  # fmt: skip
 
 

@@ -156,6 +156,33 @@ class Engine:
                 raise Stop("engine", f"/v1/completions: HTTP {response.status}: {_error_message(data)}", "engine_http")
             self.refused.append(name)
 
+    def stream_lines(self, prompt: Sequence[int] | str, max_tokens: int) -> Iterator[tuple[float, bytes]]:
+        """A greedy completion's stream as it comes: seconds since the request was sent, and each `data:` line with its
+        line breaks. Raises Stop(engine)."""
+        body = {
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "stream": True,
+            "return_token_ids": True,
+        }
+        options = {"ignore_eos": True, "model": self.model}
+        body.update({name: value for name, value in options.items() if value and name not in self.refused})
+        with self._trouble("/v1/completions"):
+            response, sent = self._send("POST", "/v1/completions", body)
+            if response.status != 200:
+                raise Stop(
+                    "engine",
+                    f"/v1/completions: HTTP {response.status}: {_error_message(response.read())}",
+                    "engine_http",
+                )
+            while True:
+                line = response.readline()
+                if line.startswith(b"data:"):
+                    yield (time.perf_counter_ns() - sent) / 1e9, line.rstrip() + b"\n\n"
+                if not line:
+                    return
+
 
 def _error_message(data: bytes) -> str:
     try:

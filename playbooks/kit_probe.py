@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Mapping
 
 from kit_end import Stop
@@ -27,6 +28,8 @@ def probe(engine: Engine) -> tuple[dict[str, Any], tuple[str, ...]]:
         caps.append("tokens.count")
     if (info.get("settings") or {}).get("mode", "off") != "off":
         caps.append("spec.on")
+    if os.environ.get("DDT_RESTARTS"):
+        caps += ["unit.restart", "unit.edit"]
     return info, tuple(caps)
 
 

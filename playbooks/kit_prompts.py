@@ -203,7 +203,7 @@ class Prompts:
     def __init__(self, engine: Engine, seed: str, salt: str, vocabulary: int = 64) -> None:
         self._engine = engine
         self._seed = seed
-        self._salt = salt
+        self.salt = salt
         self._vocabulary = vocabulary
         self._made = 0
         self._hash = hashlib.sha256()
@@ -225,7 +225,13 @@ class Prompts:
         self._made += 1
         seed = f"{self._seed}/{self._made}"
         self._hash.update(f"{self.method}/{seed}/{kind}/{tokens}\n".encode())
-        salt = hashlib.sha256(f"{self._salt}/{seed}".encode()).hexdigest()[:12]
+        return self._written(kind, tokens, seed, hashlib.sha256(f"{self.salt}/{seed}".encode()).hexdigest()[:12])
+
+    def fixed(self, kind: str, tokens: int, number: int) -> list[int]:
+        """The same prompt in every run, whatever its seed and salt: for what an engine must answer alike each time."""
+        return self._written(kind, tokens, f"fixed/{number}", f"{number:012d}")
+
+    def _written(self, kind: str, tokens: int, seed: str, salt: str) -> list[int]:
         if self.method == "ids":
             pick = random.Random(salt)
             return [pick.randrange(1, self._vocabulary) for _ in range(tokens)]

@@ -29,6 +29,7 @@ class Run:
     info: Mapping[str, Any]  # /server_info at the start, empty where the engine has none
     seed: int
     max_context: int
+    golden: Mapping[str, Any] | None = None  # the run that this one is to be held against, where the console gave one
     started_s: float = field(default_factory=time.monotonic)
     stop: Stop | None = None
     helpers: list[Engine] = field(default_factory=list)  # further connections, for requests at the same time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import secrets
@@ -94,7 +95,10 @@ class Session:
         seed = int(os.environ.get("DDT_SEED") or 1)
         salt = os.environ.get("DDT_RUN_ID") or secrets.token_hex(6)
         prompts = Prompts(engine, str(seed), salt, vocabulary(info))
-        run = Run(params, engine, prompts, self.events, info, seed, max_context(engine, info))
+        golden = _read_golden()
+        if golden is not None:
+            self.events.emit("reference", **golden)
+        run = Run(params, engine, prompts, self.events, info, seed, max_context(engine, info), golden)
         run.stop = self.stop
         self._run = run
         stats = dict(self.measure(run))
@@ -118,7 +122,8 @@ class Session:
     def _compare(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The engine at the end must be the one of the start, or the figures belong to no one."""
         self.events.emit("env", phase="end", **environment(after))
-        for name in ("invocation", "pid", "settings_sha"):
+        restarts = "restarts_service" in self.header.get("effects", ())  # of those the settings must come back
+        for name in ("settings_sha",) if restarts else ("invocation", "pid", "settings_sha"):
             if before.get(name) != after.get(name):
                 message = f"{name} changed during the run: {before.get(name)} -> {after.get(name)}"
                 raise Stop("void", message, "engine_restarted" if name != "settings_sha" else "settings_changed")
@@ -151,6 +156,12 @@ class Session:
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def _read_golden() -> Mapping[str, Any] | None:
+    path = os.environ.get("DDT_GOLDEN")
+    found: Mapping[str, Any] | None = json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+    return found
 
 
 def _read_key() -> str | None:

@@ -12,6 +12,7 @@ import httpx
 
 from console.box.connection import Connection
 from console.errors import OperatorError
+from console.experiments.put_back import RESTORE_S
 from console.experiments.remote import EngineUnderTest, RemoteRun
 
 CANCEL_S = 40.0  # the runner's own patience is 10 s, and a slow link takes its time
@@ -35,7 +36,8 @@ async def cancel(connection: Connection, run: RemoteRun, engine: EngineUnderTest
     """
     if not await connection.exists(run.path("env.json")):
         raise OperatorError("no such run on the box", where=run.run_id)
-    done = await connection.run(run.runner_argv("--cancel"), timeout_s=CANCEL_S)
+    owes = await connection.exists(run.path("restore.json"))  # settings that have to come back first
+    done = await connection.run(run.runner_argv("--cancel"), timeout_s=RESTORE_S if owes else CANCEL_S)
     ended = json.loads(done.stdout) if done.exit_status == 0 else None
     if not isinstance(ended, dict):
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -9,7 +9,7 @@ from typing import Any
 from console.analysis.comparison import Comparison, compare_rows, verdict_of_comparison
 from console.analysis.verdicts import Verdict
 from console.experiments.conditions import Difference, differing, refusal
-from console.experiments.result import environment_of, sample_rows
+from console.experiments.reading import environment_of, sample_rows
 from console.experiments.store import StoredRun
 
 QUEUED_SHARE = 0.02

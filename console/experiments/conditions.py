@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from console.experiments.result import environment_of
+from console.experiments.reading import environment_of
 
 _ENVIRONMENT = ("engine", "version", "model", "drafter", "block_size", "gpu")  # of the env event
 _SETTINGS_ASIDE = frozenset({"path", "drafter", "host", "port", "api_key_file", "interval_s", "context_length", "pages",
@@ -87,6 +87,15 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Diff
     return tuple(
         Difference(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
     )
+
+
+def changes_since(
+    reference: Mapping[str, Any], playbook: str, events: Sequence[Mapping[str, Any]]
+) -> tuple[Difference, ...]:
+    """Hard keys in which a run differs from the golden one that it was given."""
+    hello: Mapping[str, Any] = next((event for event in events if event.get("type") == "hello"), {})
+    now = conditions_of(playbook, str(hello.get("version", "0")), "", events)
+    return differing(reference.get("conditions") or {}, json.loads(json.dumps(dict(now.hard), default=str)))
 
 
 def refusal(differences: Sequence[Difference]) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,9 +15,12 @@ from console.box.errors import NoSuchFile
 from console.errors import UsageError
 from console.experiments import cancel as cancelling
 from console.experiments.cancel import Cancelled
+from console.experiments.client_side import ClientSideError, read_streams
 from console.experiments.follow import Batch, Ending, follow
+from console.experiments.golden import golden_for
 from console.experiments.launch import launch
 from console.experiments.playbook import Playbook, judge_playbook
+from console.experiments.put_back import put_back
 from console.experiments.remote import EngineUnderTest, RemoteRun, new_run_id, remote_run
 from console.experiments.result import result_event
 from console.experiments.store import RunRecord, Store
@@ -33,6 +37,9 @@ class Bench:
     engine: EngineUnderTest
     store: Store
     python: str = "python3"  # on the box
+    restarts: Callable[[], Awaitable[Mapping[str, Any]]] | None = (
+        None  # the settings transaction, for playbooks that restart
+    )
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
@@ -43,9 +50,11 @@ async def start(bench: Bench, playbook: Playbook, params: Mapping[str, Any], *, 
     """
     now = bench.clock()
     run_id = new_run_id(playbook.id, now)
+    restarts = await bench.restarts() if playbook.restarts_service and bench.restarts is not None else None
     launched = await launch(
-        bench.connection, playbook, params, bench.engine, run_id=run_id, python=bench.python, seed=seed
-    )
+        bench.connection, playbook, params, bench.engine, run_id=run_id, python=bench.python, seed=seed,
+        golden=golden_for(bench.store, playbook, bench.host), restarts=restarts,
+    )  # fmt: skip
     secret = {param.name for param in playbook.params if param.type == "secret"}
     record = RunRecord(
         id=run_id,
@@ -98,13 +107,37 @@ async def _follow(bench: Bench, run_id: str) -> AsyncIterator[Event]:
     """Live events from where the store ends, kept before they are told; the result last."""
     remote = remote_run(bench.connection, run_id, bench.python)
     _, reader = bench.store.resume(run_id)
-    async for found in follow(bench.connection, remote, reader):
-        if isinstance(found, Batch):
+    reading: asyncio.Task[Event | None] | None = None
+    told = False
+    try:
+        async for found in follow(bench.connection, remote, reader):
+            if not isinstance(found, Batch):
+                restored = await put_back(bench.connection, remote)
+                if restored is not None:
+                    yield restored
+                yield _finished(bench, run_id, found)
+                continue
             bench.store.append(run_id, found.lines)
             for event in found.events:
+                if event["type"] == "client" and reading is None:
+                    reading = asyncio.create_task(_read_along(bench.connection, event))
                 yield event
-        else:
-            yield _finished(bench, run_id, found)
+            if reading is not None and reading.done() and not told:
+                told = True
+                if (trouble := reading.result()) is not None:
+                    yield trouble
+    finally:
+        if reading is not None:
+            reading.cancel()
+
+
+async def _read_along(connection: Connection, offered: Event) -> Event | None:
+    """Be the client that a playbook asks for; a warning of our own where that does not work out."""
+    try:
+        await read_streams(connection, offered)
+    except ClientSideError as error:
+        return {"type": "warn", "code": "client_side", "msg": str(error), "evidence": {}}
+    return None
 
 
 def _finished(bench: Bench, run_id: str, ending: Ending) -> Event:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from console.experiments.reading import environment_of, sample_rows
 from console.experiments.report import head_lines, level_table
-from console.experiments.result import environment_of, sample_rows
 from console.experiments.store import StoredRun
 from console.experiments.svg import Line, Point, line_chart
 

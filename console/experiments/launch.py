@@ -19,7 +19,7 @@ from console.experiments.remote import EngineUnderTest, RemoteRun, environment, 
 from console.experiments.script.fault import Fault, Source
 from console.experiments.script.versions import OLDEST, Version
 
-RUNNER = Path(__file__).resolve().parent.parent / "agent" / "runner.py"
+AGENTS = Path(__file__).resolve().parent.parent / "agent"
 START_S = 15.0
 POLL_S = 0.1
 VERSION_PROGRAM = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -57,6 +57,8 @@ async def launch(
     run_id: str,
     python: str = "python3",
     seed: int = 1,
+    golden: Mapping[str, Any] | None = None,
+    restarts: Mapping[str, Any] | None = None,
 ) -> Launched:
     """Start `playbook` on the box, detached. Nothing is uploaded unless header, syntax and parameters are sound.
 
@@ -64,13 +66,17 @@ async def launch(
     a box that lacks something or where the run did not begin, and what Connection raises.
     """
     refuse_faults(playbook)
+    if playbook.restarts_service and restarts is None:
+        raise LaunchError(
+            "restarts the service, and nothing here may", where=playbook.id, exit_code=ExitCode.PRECONDITION
+        )
     if engine.kind not in playbook.engines:
         raise UsageError(f"measures {', '.join(playbook.engines)}, and the box serves {engine.kind}", where=playbook.id)
     values = resolve_params(playbook.params, params, engine.facts, where=playbook.id)
     target = await _python_version(connection, python)
     refuse_faults(judge_playbook(playbook.path, playbook.data, target=target))
     run = remote_run(connection, run_id, python)
-    await connection.upload_tree(_files(playbook, values, run, engine, seed), run.folder)
+    await connection.upload_tree(_files(playbook, values, run, engine, seed, golden, restarts), run.folder)
     try:
         await _compile_there(connection, run, playbook)
     except UsageError:
@@ -95,7 +101,13 @@ def _fault_error(playbook: Playbook, fault: Fault, more: int = 0) -> UsageError:
 
 
 def _files(
-    playbook: Playbook, values: Mapping[str, Any], run: RemoteRun, engine: EngineUnderTest, seed: int
+    playbook: Playbook,
+    values: Mapping[str, Any],
+    run: RemoteRun,
+    engine: EngineUnderTest,
+    seed: int,
+    golden: Mapping[str, Any] | None,
+    restarts: Mapping[str, Any] | None,
 ) -> dict[str, bytes]:
     secret = {param.name for param in playbook.params if param.type == "secret"}
     plain = {name: value for name, value in values.items() if name not in secret}
@@ -103,10 +115,16 @@ def _files(
     files = {
         **kit_files(),
         "script.py": playbook.data,
-        "runner.py": RUNNER.read_bytes(),
+        "runner.py": (AGENTS / "runner.py").read_bytes(),
         "params.json": _json(plain),
-        "env.json": _json(environment(run.run_id, engine, playbook.max_seconds, seed)),
     }
+    told = {}
+    if golden is not None:
+        files["golden.json"], told["DDT_GOLDEN"] = _json(golden), "golden.json"
+    if playbook.restarts_service and restarts is not None:
+        files["restarts.json"], told["DDT_RESTARTS"] = _json(restarts), "restarts.json"
+        files["apply.py"] = (AGENTS / "apply.py").read_bytes()
+    files["env.json"] = _json({**environment(run.run_id, engine, playbook.max_seconds, seed), **told})
     return {**files, "secrets.json": _json(hidden)} if any(hidden.values()) else files
 
 

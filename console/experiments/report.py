@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from console.experiments.result import environment_of
+from console.experiments.reading import environment_of
 from console.experiments.store import StoredRun
 
 _LEVELS = (

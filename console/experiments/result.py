@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ from console.analysis.judges import judge_run
 from console.analysis.judges.facts import RunFacts
 from console.analysis.run_verdict import exit_code_of
 from console.errors import ExitCode
+from console.experiments.conditions import changes_since
 from console.experiments.events import EventReader
 from console.experiments.follow import Ending
+from console.experiments.reading import COMMON, environment_of, first_of, sample_rows
 
 _STATUS_OF_REASON = {"cancelled": "cancelled", "deadline": "deadline", "terminated": "terminated", "busy": "busy"}
-_COMMON = ("v", "seq", "t", "m", "type")  # fields that every event has
 _EXIT_OF_STATUS = {"cancelled": 130, "deadline": 124, "terminated": 143, "lost": 1, "truncated": 1, "incomplete": 1}
 
 
@@ -108,33 +109,19 @@ def judge(playbook_id: str, events: Sequence[Mapping[str, Any]]) -> dict[str, An
     """The script's own verdict where it gave one, else the analysis of its samples; None where it has neither."""
     own = next((event for event in reversed(events) if event.get("type") == "verdict"), None)
     if own is not None:
-        return {name: value for name, value in own.items() if name not in _COMMON}
+        return {name: value for name, value in own.items() if name not in COMMON}
     if not any(event.get("type") == "sample" for event in events):
         return None
-    hello = _first(events, "hello")
+    hello = first_of(events, "hello")
+    reference = first_of(events, "reference") or None
     return judge_run(
         RunFacts(
             playbook_id,
             sample_rows(events),
             environment_of(events),
             hello.get("params") or {},
-            _first(reversed(events), "summary").get("stats") or {},
-            _first(events, "reference") or None,
+            first_of(reversed(events), "summary").get("stats") or {},
+            reference,
+            () if reference is None else changes_since(reference, playbook_id, events),
         )
     )
-
-
-def _first(events: Iterable[Mapping[str, Any]], kind: str) -> Mapping[str, Any]:
-    return next((event for event in events if event.get("type") == kind), {})
-
-
-def sample_rows(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The requests that count for a verdict, in their order."""
-    samples = (event for event in events if event.get("type") == "sample" and isinstance(event.get("req"), Mapping))
-    return [dict(event["req"]) for event in samples if event.get("counts", True)]
-
-
-def environment_of(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The engine as the run found it; empty where it did not say."""
-    found = next((event for event in events if event.get("type") == "env"), {})
-    return {name: value for name, value in found.items() if name not in (*_COMMON, "phase")}

@@ -9,7 +9,9 @@ from console.analysis.judges.arms import judge_ab
 from console.analysis.judges.budgets import judge_budgets
 from console.analysis.judges.bursts import judge_bursts
 from console.analysis.judges.capacity import judge_capacity
+from console.analysis.judges.clients import judge_client
 from console.analysis.judges.concurrency import judge_concurrency
+from console.analysis.judges.diagnosis import judge_diagnosis
 from console.analysis.judges.drift import judge_drift
 from console.analysis.judges.facts import RunFacts
 from console.analysis.judges.kinds import judge_kinds
@@ -25,6 +27,8 @@ JUDGES: Mapping[str, Callable[[RunFacts], dict[str, Any]]] = {
     "concurrency_sweep": judge_concurrency,
     "kv_capacity": judge_capacity,
     "lossless": judge_lossless,
+    "client_vs_box": judge_client,
+    "diagnose": judge_diagnosis,
     "parser_ab": judge_ab,
     "page_size_ab": judge_ab,
 }

@@ -24,6 +24,7 @@ class RunFacts:
     params: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] | None = None  # the golden run that the playbook was given
+    changes: Sequence[object] = ()  # conditions that differ from the golden run's, each as `key: before -> after`
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,6 @@ CAPABILITIES = (
 VERDICTS = (
     "not_comparable", "inconsistent_data", "step_regression", "acceptance_regression", "contention", "throttled",
     "network", "explained", "unexplained", "inconclusive", "faster", "slower", "equivalent", "small", "lossless",
-    "near_tie", "broken", "healthy", "commit_collapsed", "acceptance_drift", "engine_stalled", "void",
+    "near_tie", "broken", "healthy", "commit_collapsed", "acceptance_drift", "engine_stalled", "buffered_stream", "void",
 )  # fmt: skip
 ENGINE_FACTS = ("engine.max_context", "engine.block_size", "engine.page_size")

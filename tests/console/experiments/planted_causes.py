@@ -1,0 +1,262 @@
+"""Causes planted in a real engine on the embedded box, and what the night key calls each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import httpx
+
+from console.analysis.explain import explain
+from console.box.connection import connect
+from console.box.target import Target
+from console.experiments import client_side
+from console.experiments.conduct import Bench, run
+from console.experiments.playbook import built_in_folder, read_playbook
+from console.experiments.remote import EngineUnderTest
+from console.experiments.store import Store
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "playbooks")]
+
+from loopback import LoopbackBox, OneKey  # noqa: E402 both lie beside tests, not in a package
+from speaking_engine import DATA, speaking_model  # noqa: E402
+
+SIZES = {"tokens": 40, "short": 48, "long": 1024, "wait": 5, "budget_seconds": 100}
+MAX_CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something wrong, and the classes that name it rightly."""
+
+    name: str
+    expected: tuple[str, ...]
+    plant: Mapping[str, Any] = field(default_factory=dict)
+    beside: str = ""  # what happens beside the engine
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+CAUSES = (
+    Cause("nothing at all", ("healthy",)),
+    Cause("context slope doubled", ("step_regression",), {"slope_factor": 2.5}),
+    Cause("acceptance dropped on one kind", ("acceptance_regression",), {"drop_kind": "code"}),
+    Cause("graph fallback above a context", ("step_regression",), {"jump_from": 600}),
+    Cause("queueing by a second client", ("contention",), beside="second client"),
+    Cause("network delay at the client", ("network",), beside="slow client"),
+    Cause("throttled clock", ("throttled",), {"clock_mhz": 1320}),
+    Cause("wrong tokens", ("broken",), {"reseed": 1}),
+    Cause("repetition loop", ("void:degenerate_output",), {"loop": True}),
+    Cause("warm prefix cache", ("void:warm_cache",), {"cached_share": 0.98}),
+    Cause("speculation off mid-run", ("void:speculation_off",), {"off_after": 16}),
+    Cause("burst against full", ("not_comparable",), beside="burst"),
+    Cause("parser gathers chunks", ("buffered_stream",), {"gather": 6}),
+)
+
+
+@contextmanager
+def planted_engine(folder: Path, plant: Path) -> Iterator[int]:
+    """The port of the real server with the plant in it, once it serves."""
+    model = speaking_model(folder / "model")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    config = folder / "engine.toml"
+    config.write_text(
+        f'[model]\npath = "{model}"\ndrafter = "{DATA}/drafter"\ndtype = "float32"\n[server]\nport = {port}\n'
+    )
+    script = Path(__file__).with_name("planted_engine.py")
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, script, plant, "serve", "--config", config],
+            cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 90
+        while not _ready(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((folder / "log").read_text())
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def _ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready", trust_env=False, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@asynccontextmanager
+async def loopback_bench(folder: Path, port: int) -> AsyncIterator[Bench]:
+    """A bench over real SSH on this machine's loopback."""
+    home = folder / "home"
+    home.mkdir()
+    key, host_key = asyncssh.generate_private_key("ssh-ed25519"), asyncssh.generate_private_key("ssh-ed25519")
+    box = LoopbackBox(home, key)
+    acceptor = await asyncssh.listen(
+        "127.0.0.1", 0, server_factory=lambda: OneKey(box), server_host_keys=[host_key], process_factory=box.handle,
+        sftp_factory=lambda chan: asyncssh.SFTPServer(chan), encoding=None,
+    )  # fmt: skip
+    ssh_port = acceptor.get_port()
+    (folder / "known_hosts").write_text(f"[127.0.0.1]:{ssh_port} {host_key.export_public_key().decode()}")
+    key.write_private_key(folder / "key")
+    (folder / "key").chmod(0o600)
+    target = Target(
+        name="loop", ssh_name="127.0.0.1", address="127.0.0.1", port=ssh_port, user="ops",
+        own_known_hosts=folder / "known_hosts", identity_files=(folder / "key",), only_these_keys=True,
+    )  # fmt: skip
+    under_test = EngineUnderTest(port=port, unit="ddtree-engine.service", max_context=MAX_CONTEXT)
+    try:
+        async with await connect(target) as connection:
+            with Store(folder / "state") as store:
+                yield Bench(connection, "loop", under_test, store, python=sys.executable)
+    finally:
+        acceptor.close()
+        box.drop()
+
+
+async def result_of(
+    bench: Bench, playbook: str, params: Mapping[str, Any], seed: int, beside: str = "", port: int = 0
+) -> dict[str, Any]:
+    """The result event of one run, with what happens beside it."""
+    script = read_playbook(built_in_folder() / f"{playbook}.py")
+    task: asyncio.Task[None] | None = None
+    last: dict[str, Any] = {}
+    async for event in run(bench, script, params, seed=seed):
+        last = event
+        if beside == "second client" and task is None and event["type"] == "table":
+            task = asyncio.create_task(_other_client(port))
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+    return last
+
+
+async def _other_client(port: int) -> None:
+    """Somebody else's requests, one after another."""
+    body = {"prompt": [5, 9, 12, 7], "max_tokens": 16, "temperature": 0.0, "ignore_eos": True}
+    async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
+        while True:
+            await client.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
+
+
+@contextmanager
+def slow_client() -> Iterator[None]:
+    """A client that takes its time over every chunk, as a busy laptop does."""
+    real = client_side._stamps
+
+    async def slowly(client: httpx.AsyncClient, url: str) -> list[float]:
+        stamps, sent = [], time.perf_counter()
+        async with client.stream("GET", url) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data:"):
+                    await asyncio.sleep(0.045)
+                    stamps.append(round(time.perf_counter() - sent, 6))
+        return stamps
+
+    client_side._stamps = slowly
+    try:
+        yield
+    finally:
+        client_side._stamps = real
+
+
+async def class_of(bench: Bench, cause: Cause, plant: Path, seed: int, port: int) -> tuple[str, str]:
+    """(class, headline) that the night key gives with the cause planted."""
+    plant.write_text(json.dumps(dict(cause.plant)))
+    try:
+        if cause.beside == "burst":
+            return await _burst_against_full(bench, seed)
+        if cause.beside == "slow client":
+            with slow_client():
+                result = await result_of(bench, "diagnose", {**SIZES, **cause.params}, seed)
+        else:
+            result = await result_of(bench, "diagnose", {**SIZES, **cause.params}, seed, cause.beside, port)
+    finally:
+        plant.write_text("{}")
+    verdict = result["verdict"] or {"class": result["status"], "headline": result["message"]}
+    return verdict["class"], verdict["headline"]
+
+
+async def _burst_against_full(bench: Bench, seed: int) -> tuple[str, str]:
+    """What `explain` says to one side measured by a burst and the other by whole answers, from a run's own figures."""
+    params = {"tokens": 240, "prompt": 64, "first": 8, "last": 100, "reps": 2, "budget_seconds": 20}
+    result = await result_of(bench, "burst_vs_full", params, seed)
+    samples = [e["req"] for e in bench.store.show(result["run_id"]).events if e["type"] == "sample"]
+    one = samples[0]
+    rows = [
+        {"label": "burst", "context": one["burst"]["context"], "tok_s": one["burst"]["tok_s"], "step_ms": one["burst"]["step_ms"],
+         "commit_length": one["burst"]["commit"], "method": "burst", "bonus_included": True},
+        {"label": "full", "prompt_tokens": one["P"], "output_tokens": one["N"], "tok_s": one["tok_s"], "steps": one["steps"],
+         "method": "full", "bonus_included": True},
+    ]  # fmt: skip
+    verdict = explain({"observations": rows, "compare": ["burst", "full"]})["verdict"]
+    return verdict["class"], verdict["headline"]
+
+
+async def golden(bench: Bench, seed: int = 1000) -> dict[str, Any]:
+    """Measure the sound engine and pin the run."""
+    result = await result_of(bench, "diagnose", {**SIZES, "reps": 4}, seed)
+    bench.store.pin(result["run_id"], "2026-11-30T20:00:00Z")
+    return result
+
+
+async def confusion(folder: Path, seeds: int, names: tuple[str, ...] = ()) -> list[tuple[Cause, int, str, str]]:
+    """(cause, seed, class, headline) of every combination, each told as it comes."""
+    plant = folder / "plant.json"
+    plant.write_text("{}")
+    found = []
+    with planted_engine(folder, plant) as port:
+        async with loopback_bench(folder, port) as bench:
+            print("golden:", (await golden(bench))["verdict"]["headline"], flush=True)
+            for seed in range(1, seeds + 1):
+                for cause in CAUSES:
+                    if names and cause.name not in names:
+                        continue
+                    began = time.monotonic()
+                    klass, headline = await class_of(bench, cause, plant, seed, port)
+                    found.append((cause, seed, klass, headline))
+                    mark = "" if klass in cause.expected else "  <-- WRONG"
+                    print(
+                        f"{time.monotonic() - began:5.1f} s  seed {seed}  {cause.name}: {klass}{mark}\n         {headline}",
+                        flush=True,
+                    )
+    return found
+
+
+def table(found: list[tuple[Cause, int, str, str]]) -> str:
+    """The confusion matrix: a row a planted cause, what it was called and how often, the share that is right."""
+    lines = []
+    for cause in CAUSES:
+        classes = [klass for one, _, klass, _ in found if one is cause]
+        if classes:
+            counts = ", ".join(
+                f"{klass} {classes.count(klass)}" for klass in sorted(set(classes), key=lambda k: -classes.count(k))
+            )
+            right = sum(klass in cause.expected for klass in classes)
+            lines.append(f"{cause.name:<32} {right:>3} of {len(classes):<3}  {counts}")
+    right = sum(klass in cause.expected for cause, _, klass, _ in found)
+    return "\n".join([*lines, f"{'all':<32} {right:>3} of {len(found):<3}  {100 * right / max(len(found), 1):.0f} %"])
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as scratch:
+        print(table(asyncio.run(confusion(Path(scratch), int(sys.argv[1]), tuple(sys.argv[2:])))))

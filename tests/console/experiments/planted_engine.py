@@ -1,0 +1,183 @@
+"""The real server with a behaviour planted in it: `planted_engine.py PLANT.json serve --config engine.toml`.
+
+It is the bundled engine on the tiny model, made to have what a GPU box has and a small CPU model has not: steps of a few
+milliseconds that grow with the context, a captured graph, a GPU with a clock (a stand-in: there is none). Answers are
+drawn, not greedy, since so small a model loops; each draw hangs on the prompt alone, so that equal prompts get equal
+answers. PLANT.json says what is wrong with the engine, and is read again for every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import engine.scheduler
+import engine.server.answers
+import engine.server.generation
+import engine.server.info
+import engine.telemetry
+from engine.__main__ import main
+from engine.requests import Delta
+from engine.runtime import Sampling, Speculation
+
+BASE_MS, SLOPE_MS = 15.0, 0.02
+CLOCK_MHZ = 1980
+HEADS = {"chat": b"A transcript", "code": b"A module of"}  # how the kit's prompts of a kind begin, behind their salt
+LOOP = (5, 6, 7)
+
+
+class Plant:
+    """What is wrong, as the file says at the moment. `served` counts requests since the file last changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.changed_ns = 0
+        self.values: dict[str, Any] = {}
+        self.served = 0
+
+    def look(self) -> None:
+        changed_ns = self.path.stat().st_mtime_ns
+        if changed_ns != self.changed_ns:
+            self.changed_ns, self.served = changed_ns, 0
+            self.values = json.loads(self.path.read_text())
+        self.served += 1
+
+    def __getattr__(self, name: str) -> Any:
+        return self.values.get(name)
+
+
+def replaced(module: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+    """Put `wrap(what is there)` in the place of a function that must be there."""
+    setattr(module, name, wrap(getattr(module, name)))
+
+
+def plant_requests(plant: Plant) -> None:
+    """Draws instead of greedy answers, and what a single request may be denied."""
+
+    def wrap(admit: Any) -> Any:
+        def admitted(serving: Any, body: Any, prompt_ids: Any, request_id: str) -> Any:
+            plant.look()
+            asked = admit(serving, body, prompt_ids, request_id)
+            digest = hashlib.sha256(repr(tuple(prompt_ids)).encode()).digest()
+            seed = int.from_bytes(digest[:7], "big") + (plant.reseed or 0)
+            speculation = asked.speculation
+            text = serving.tokenizer.decode(list(prompt_ids)).encode() if serving.tokenizer else b""
+            if plant.drop_kind and HEADS[plant.drop_kind] in text[:120] and speculation.mode == "ddtree":
+                speculation = Speculation(mode="off", tree_budget=speculation.tree_budget)
+            if plant.off_after is not None and plant.served > plant.off_after:
+                speculation = Speculation(mode="off", tree_budget=speculation.tree_budget)
+            return dataclasses.replace(asked, sampling=Sampling(temperature=0.6, seed=seed), speculation=speculation)
+
+        return admitted
+
+    replaced(engine.server.generation, "admit", wrap)
+
+
+def step_ms(plant: Plant, context: int) -> float:
+    """What a step is made to last beside its real work."""
+    planted = BASE_MS + SLOPE_MS * (plant.slope_factor or 1.0) * context
+    if plant.jump_from is not None and context > plant.jump_from:
+        planted *= 1.8
+    return planted * CLOCK_MHZ / (plant.clock_mhz or CLOCK_MHZ)
+
+
+def plant_steps(plant: Plant) -> None:
+    """Step times, and outputs that loop."""
+
+    def wrap(decode_round: Any) -> Any:
+        def timed_round(runtime: Any, generation: Any) -> Any:
+            began = time.perf_counter()
+            done = decode_round(runtime, generation)
+            if plant.loop:
+                place = len(generation.token_ids)
+                done = dataclasses.replace(done, tokens=[LOOP[(place + i) % 3] for i in range(len(done.tokens))])
+            wanted_s = step_ms(plant, generation.position) / 1000
+            time.sleep(max(wanted_s - (time.perf_counter() - began), 0.0))
+            return done
+
+        return timed_round
+
+    replaced(engine.scheduler, "decode_round", wrap)
+
+
+def plant_reports(plant: Plant) -> None:
+    """The GPU, the graph flag, the cached tokens."""
+
+    def with_gpu(box_figures: Any) -> Any:
+        def figures(sampler: Any) -> Any:
+            clock = plant.clock_mhz or CLOCK_MHZ
+            gpu = {
+                "index": 0,
+                "name": "stand-in for a GPU",
+                "sm_clock_mhz": clock,
+                "throttle": "power cap" if clock < CLOCK_MHZ else None,
+            }
+            return {**box_figures(sampler), "gpus": [gpu]}
+
+        return figures
+
+    def with_graph(decode_fields: Any) -> Any:
+        def fields(last: Any, sums: Any) -> Any:
+            captured = plant.jump_from is None or last.context <= plant.jump_from
+            return {**decode_fields(last, sums), "graph": int(captured)}
+
+        return fields
+
+    def with_cache(usage: Any) -> Any:
+        def told(record: Any) -> Any:
+            cached = int(record.prompt_tokens * (plant.cached_share or 0))
+            return {**usage(record), "prompt_tokens_details": {"cached_tokens": cached}}
+
+        return told
+
+    replaced(engine.server.info, "box_figures", with_gpu)
+    replaced(engine.telemetry, "_decode_fields", with_graph)
+    replaced(engine.server.answers, "usage", with_cache)
+
+
+def plant_stream(plant: Plant) -> None:
+    """A parser that holds chunks back and gives several at a time."""
+
+    def wrap(events: Any) -> Any:
+        async def gathered(outputs: Any, answer: Any, include_usage: bool) -> Any:
+            passed: asyncio.Queue[Any] = asyncio.Queue()
+            task = asyncio.create_task(gather(outputs, passed, plant.gather or 1))
+            try:
+                async for event in events(passed, answer, include_usage):
+                    yield event
+            finally:
+                task.cancel()
+
+        return gathered
+
+    replaced(engine.server.generation, "_events", wrap)
+
+
+async def gather(outputs: Any, passed: Any, count: int) -> None:
+    """Pass on `count` deltas as one; whatever else ends the answer comes behind what was held back."""
+    held: list[Delta] = []
+    while True:
+        output = await outputs.get()
+        if isinstance(output, Delta):
+            held.append(output)
+        if held and (len(held) >= count or not isinstance(output, Delta)):
+            ids = tuple(token for delta in held for token in delta.token_ids)
+            passed.put_nowait(Delta("".join(delta.text for delta in held), ids))
+            held = []
+        if not isinstance(output, Delta):
+            passed.put_nowait(output)
+            return
+
+
+if __name__ == "__main__":
+    planted = Plant(Path(sys.argv[1]))
+    for put in (plant_requests, plant_steps, plant_reports, plant_stream):
+        put(planted)
+    sys.exit(main(sys.argv[2:]))
