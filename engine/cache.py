@@ -6,14 +6,18 @@ a token has the same slot in both.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Sequence
-from heapq import heapify, heappop
+from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from engine.errors import EngineError
 from engine.models.layers import Attend
+from engine.prefix import PrefixIndex
 from kernels.kv_commit import kv_commit
 from kernels.kv_write import kv_write
 from kernels.tree_attention import tree_attention
@@ -23,38 +27,91 @@ Slots = slice | Tensor
 
 
 class PagePool:
-    """Pages 0..total-1, each free or owned. The lowest free pages go first, which keeps a lone sequence consecutive."""
+    """Pages 0..total-1, each free or held by one sequence or more.
 
-    def __init__(self, pages: int, page_size: int) -> None:
+    A free page may still be kept: the prefix index knows its text, and the next prompt that begins so holds it again. Kept
+    pages go to others only when no blank one is left, the least recently used first. Blank pages go lowest first, or the
+    one after a sequence's last, which keeps a lone sequence consecutive.
+    """
+
+    def __init__(self, pages: int, page_size: int, *, keep_prefixes: bool = False) -> None:
         self.total = pages
         self.page_size = page_size
-        self._free = list(range(pages))
-        self._owned: set[int] = set()
+        self.index = PrefixIndex(page_size) if keep_prefixes else None
+        self._blank = list(range(pages))  # ascending
+        self._kept: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._holders: dict[int, int] = {}
 
     @property
     def free(self) -> int:
-        """Pages nobody owns; free + used == total, always."""
-        return len(self._free)
+        """Pages nobody holds, kept ones included; free + used == total, always."""
+        return len(self._blank) + len(self._kept)
 
     @property
     def used(self) -> int:
-        """Pages owned by sequences."""
-        return len(self._owned)
+        """Pages held by sequences, each counted once."""
+        return len(self._holders)
 
-    def take(self, count: int) -> list[int]:
-        """Own `count` pages, lowest first; fewer where there are fewer."""
-        taken = [heappop(self._free) for _ in range(min(count, len(self._free)))]
-        self._owned.update(taken)
+    @property
+    def kept(self) -> int:
+        """Free pages whose text is known."""
+        return len(self._kept)
+
+    def take(self, count: int, after: int = -1) -> list[int]:
+        """Hold `count` pages alone; fewer where there are fewer. `after`: the page the first should follow if it can."""
+        taken: list[int] = []
+        while len(taken) < count and self.free:
+            if not self._blank:
+                self._reclaim()
+            following = (taken[-1] if taken else after) + 1
+            first = bisect_left(self._blank, following) if taken or after >= 0 else 0
+            if first == len(self._blank) or self._blank[first] != following:
+                first = 0
+            run = 1
+            while run < min(count - len(taken), len(self._blank) - first) and (
+                self._blank[first + run] == self._blank[first] + run
+            ):
+                run += 1
+            taken += self._blank[first : first + run]
+            del self._blank[first : first + run]
+        self._holders.update(dict.fromkeys(taken, 1))
         return taken
 
+    def share(self, pages: Sequence[int]) -> None:
+        """Hold pages that others hold too, or that are kept. Nothing may be written into them."""
+        for page in pages:
+            self._kept.pop(page, None)
+            self._holders[page] = self._holders.get(page, 0) + 1
+
     def give_back(self, pages: Sequence[int]) -> None:
-        """Free pages that are owned. Raises ValueError for one that is not: it would be handed out twice."""
-        strangers = [page for page in pages if page not in self._owned]
+        """Let go of held pages. Raises ValueError for one that is not: it would be handed out twice."""
+        strangers = [page for page in pages if page not in self._holders]
         if strangers or len(set(pages)) != len(pages):
             raise ValueError(f"pages given back that are not owned: {strangers or list(pages)}")
-        self._owned.difference_update(pages)
-        self._free.extend(pages)
-        heapify(self._free)
+        blank = []
+        for page in reversed(pages):  # a text's first page is then its most recently used: its end is reclaimed first
+            self._holders[page] -= 1
+            if self._holders[page]:
+                continue
+            del self._holders[page]
+            if self.index is not None and page in self.index:
+                self._kept[page] = None
+            else:
+                blank.append(page)
+        self._make_blank(blank)
+
+    def _reclaim(self) -> None:
+        """Make the least recently used kept page blank, and every page that hangs from it."""
+        page, _ = self._kept.popitem(last=False)
+        hanging = self.index.forget(page) if self.index is not None else []
+        dropped = [other for other in hanging if other in self._kept]
+        for other in dropped:
+            del self._kept[other]
+        self._make_blank([page, *dropped])
+
+    def _make_blank(self, pages: Sequence[int]) -> None:
+        self._blank += pages
+        self._blank.sort()
 
 
 class PageTable:
@@ -75,14 +132,13 @@ class PageTable:
         """Take pages until `tokens` positions have slots or the pool is empty; gives the capacity reached."""
         missing = -(-tokens // self._pool.page_size) - len(self.pages)
         if missing > 0:
-            taken = self._pool.take(missing)
-            following = self.pages[-1] + 1 if self.pages else taken[0] if taken else 0
-            self._consecutive = self._consecutive and taken == list(range(following, following + len(taken)))
-            self.pages += taken
-            offsets = torch.arange(self._pool.page_size)
-            fresh = torch.tensor(taken, dtype=torch.int64)[:, None] * self._pool.page_size + offsets
-            self._slots = torch.cat((self._slots, fresh.flatten()))
+            self._append(self._pool.take(missing, self.pages[-1] if self.pages else -1))
         return self.capacity
+
+    def share(self, pages: Sequence[int]) -> None:
+        """Begin with pages whose text is known."""
+        self._pool.share(pages)
+        self._append(pages)
 
     def slots(self, start: int, stop: int) -> Slots:
         """Where positions start..stop-1 lie."""
@@ -96,10 +152,38 @@ class PageTable:
         return self._slots[torch.tensor(positions, dtype=torch.int64)]
 
     def release(self) -> None:
-        """Give every page back."""
+        """Let go of every page."""
         self._pool.give_back(self.pages)
         self.pages = []
         self._consecutive, self._slots = True, self._slots[:0]
+
+    def _append(self, pages: Sequence[int]) -> None:
+        following = self.pages[-1] + 1 if self.pages else pages[0] if pages else 0
+        self._consecutive = self._consecutive and list(pages) == list(range(following, following + len(pages)))
+        self.pages += pages
+        offsets = torch.arange(self._pool.page_size)
+        fresh = torch.tensor(pages, dtype=torch.int64)[:, None] * self._pool.page_size + offsets
+        self._slots = torch.cat((self._slots, fresh.flatten()))
+
+
+def joined(parts: Sequence[Slots]) -> Slots:
+    """Several stretches of slots as one, a slice where they follow each other."""
+    slices = [part for part in parts if isinstance(part, slice) and part.stop > part.start]
+    tensors = [part for part in parts if isinstance(part, Tensor) and len(part)]
+    if not tensors and all(left.stop == right.start for left, right in pairwise(slices)):
+        return slice(slices[0].start, slices[-1].stop) if slices else slice(0, 0)
+    if len(tensors) == 1 and not slices:
+        return tensors[0]
+    return torch.cat([torch.arange(part.start, part.stop) if isinstance(part, slice) else part for part in parts])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What some of a pass's queries see: query `rows` look at `slots`, in position order, under `bias`."""
+
+    rows: slice
+    slots: Slots
+    bias: Tensor | None
 
 
 class KvStore:
@@ -122,14 +206,15 @@ class KvStore:
                 f"no memory for a KV pool of {size:,} bytes", mend="lower context_length or pages"
             ) from error
 
-    def attend(self, write: Slots, read: Slots, bias: Tensor | None) -> Attend:
-        """An `Attend` that writes new rows at `write`, then lets each query see `read` under `bias`."""
+    def attend(self, write: Slots, readings: Sequence[Reading]) -> Attend:
+        """An `Attend` that writes new rows at `write`, then lets the queries of each reading see what it says."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.write(layer, write, k, v)
             keys = self.keys[layer]
             values = keys[..., : self._latent_rank] if self._latent_rank else self.values[layer]
-            return tree_attention(q, keys, values, read, bias)
+            parts = [tree_attention(q[reading.rows], keys, values, reading.slots, reading.bias) for reading in readings]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
 
         return attend
 
@@ -146,3 +231,7 @@ class KvStore:
         if moved:
             sources = table.indices([start + path[i] for i in moved])
             kv_commit(self.keys, self.values, sources, table.indices([start + i for i in moved]))
+
+    def copy(self, sources: Slots, targets: Slots) -> None:
+        """Rows `sources` go to `targets` as well, in every layer."""
+        self.keys[:, targets], self.values[:, targets] = self.keys[:, sources], self.values[:, sources]

@@ -61,7 +61,7 @@ class KvTable:
     kv_dtype: str = _setting("auto", only=True)
     memory_fraction: float = _setting(0.85, low=0.01, high=0.98)
     pages: int = _setting(0, low=0)
-    prefix_cache: bool = _setting(False, only=True)
+    prefix_cache: bool = _setting(True)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class SpeculationTable:
     block_size: int = _setting(0, low=0, high=256)
     tree_budget: int = _setting(16, low=1, high=1024)
     adaptive_budget: bool = _setting(False, only=True)
-    draft_window: int = _setting(0, only=True)
+    draft_window: int = _setting(0, low=0)
     lookup: str = _setting("off", only=True)
 
 

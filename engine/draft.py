@@ -1,4 +1,4 @@
-"""Drafting for one request: the drafter's cache kept in step with the target's, and candidates for the next block.
+"""Drafting: each request's drafter cache kept in step with the target's, and candidates for the next block of all at once.
 
 The drafter caches one context row a position, made from the target's features of that position. Rows it has not seen
 yet wait as features; each draft takes them in along with its block, whose own rows are dropped again.
@@ -6,12 +6,13 @@ yet wait as features; each draft takes them in along with its block, whose own r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.cache import KvStore, PageTable
+from engine.cache import KvStore, PageTable, Reading, joined
 from engine.drafter import Drafter
 from engine.models.decoder import Decoder
 from engine.models.layers import Attend
@@ -21,11 +22,14 @@ from kernels.tree_attention import tree_bias
 
 @dataclass(frozen=True)
 class Drafting:
-    """A loaded drafter, its cache, and how many tokens a block has, the seed included."""
+    """A loaded drafter, its cache, and how many tokens a block has, the seed included. `window`: how many of the latest
+    positions a block sees at most, 0 for all.
+    """
 
     drafter: Drafter
     kv: KvStore
     block_size: int
+    window: int = 0
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -41,32 +45,50 @@ class DraftState:
     rows: int = 0
 
 
-def draft_candidates(
-    drafting: Drafting, target: Decoder, table: PageTable, state: DraftState, seed: int, ranks: int
-) -> tuple[list[list[int]], list[list[float]]]:
-    """One draft forward -> tokens and log-probabilities [block_size - 1][ranks] of the positions after the seed's.
+@dataclass(frozen=True)
+class DraftRequest:
+    """One request's part of a draft: its `seed` is the last committed token. The table has slots for the whole block."""
 
-    Takes in the waiting features. The table must have slots for the whole block.
-    """
-    drafter, first, start = drafting.drafter, state.rows, state.rows + len(state.features)
-    stop = start + drafting.block_size
-    block = torch.full((drafting.block_size,), drafter.config.mask_token_id)
-    block[0] = seed
+    table: PageTable
+    state: DraftState
+    seed: int
+    ranks: int
+
+    @property
+    def start(self) -> int:
+        """The seed's position."""
+        return self.state.rows + len(self.state.features)
+
+
+Candidates = tuple[list[list[int]], list[list[float]]]
+"""Tokens and log-probabilities, [block_size - 1][ranks], of the positions after a seed's; best first."""
+
+
+def draft_candidates(drafting: Drafting, target: Decoder, requests: Sequence[DraftRequest]) -> list[Candidates]:
+    """One draft forward for all `requests`, each taking in its waiting features."""
+    drafter, size = drafting.drafter, drafting.block_size
+    blocks = torch.full((len(requests), size), drafter.config.mask_token_id)
+    blocks[:, 0] = torch.tensor([request.seed for request in requests])
     hidden = drafter(
-        target.embed(block),
-        torch.arange(start, stop),
-        drafter.context(state.features),
-        torch.arange(first, start),
-        _attend(drafting, table, target, first, start, stop),
+        target.embed(blocks.flatten()),
+        torch.cat([torch.arange(request.start, request.start + size) for request in requests]),
+        drafter.context(torch.cat([request.state.features for request in requests])),
+        torch.cat([torch.arange(request.state.rows, request.start) for request in requests]),
+        _attend(drafting, target, requests),
     )
-    state.rows, state.features = start, state.features[:0]
-    token_ids, log_probs = draft_topk(target.logits(hidden[1:]), ranks)
-    return token_ids.tolist(), log_probs.tolist()
+    for request in requests:
+        request.state.rows, request.state.features = request.start, request.state.features[:0]
+    predicted = hidden.unflatten(0, (-1, size))[:, 1:].flatten(0, 1)
+    token_ids, log_probs = draft_topk(target.logits(predicted), max(request.ranks for request in requests))
+    each = zip(requests, token_ids.split(size - 1), log_probs.split(size - 1), strict=True)
+    return [(ids[:, : request.ranks].tolist(), logs[:, : request.ranks].tolist()) for request, ids, logs in each]
 
 
 def take_in_context(drafting: Drafting, table: PageTable, state: DraftState) -> None:
     """Cache the context rows of the waiting features without drafting: a prefill's way, so that features do not pile up."""
     first, stop = state.rows, state.rows + len(state.features)
+    if first == stop:
+        return
     context = drafting.drafter.context(state.features)
     slots = table.slots(first, stop)
     for layer, (k, v) in enumerate(drafting.drafter.context_keys_values(context, torch.arange(first, stop))):
@@ -74,17 +96,34 @@ def take_in_context(drafting: Drafting, table: PageTable, state: DraftState) -> 
     state.rows, state.features = stop, state.features[:0]
 
 
-def _attend(drafting: Drafting, table: PageTable, target: Decoder, first: int, start: int, stop: int) -> Attend:
-    """Writes rows first..stop-1; full layers then see all positions, windowed layers the latest of each query."""
-    config = drafting.drafter.config
-    written = table.slots(first, stop)
-    by_window = {0: drafting.kv.attend(written, table.slots(0, stop), None)}
-    for window in set(config.windows) - {0}:
+def _attend(drafting: Drafting, target: Decoder, requests: Sequence[DraftRequest]) -> Attend:
+    """Writes all new context rows, then all blocks; a block sees its own request's rows, those its layer's window allows."""
+    config, size = drafting.drafter.config, drafting.block_size
+    contexts = [request.table.slots(request.state.rows, request.start) for request in requests]
+    blocks = [request.table.slots(request.start, request.start + size) for request in requests]
+    written = joined([*contexts, *blocks])
+    views = [(_narrower(own, drafting.window), config.causal_windows and own > 0) for own in config.windows]
+
+    def reading(number: int, window: int, causal: bool) -> Reading:
+        request, rows = requests[number], slice(number * size, (number + 1) * size)
+        start, stop = request.start, request.start + size
+        if not window:
+            return Reading(rows, request.table.slots(0, stop), None)
         oldest = max(0, start - window + 1)
-        visible = window_visibility(start, stop, oldest, window, causal=config.causal_windows)
+        visible = window_visibility(start, stop, oldest, window, causal=causal)
         bias = tree_bias(visible, stop - oldest, config.heads // config.kv_heads, target.dtype)
-        by_window[window] = drafting.kv.attend(written, table.slots(oldest, stop), bias)
-    return lambda layer, q, k, v: by_window[config.windows[layer]](layer, q, k, v)
+        return Reading(rows, request.table.slots(oldest, stop), bias)
+
+    by_view = {
+        view: drafting.kv.attend(written, [reading(number, *view) for number in range(len(requests))])
+        for view in set(views)
+    }
+    return lambda layer, q, k, v: by_view[views[layer]](layer, q, k, v)
+
+
+def _narrower(own: int, asked: int) -> int:
+    """The smaller of two windows, of which 0 is none."""
+    return min(own, asked) if own and asked else own or asked
 
 
 def window_visibility(start: int, stop: int, oldest: int, window: int, *, causal: bool) -> Tensor:

@@ -12,7 +12,8 @@ from time import perf_counter
 from engine.errors import EngineError
 from engine.models.config import end_of_text_ids
 from engine.options import chosen_mode, config_from_options
-from engine.round import decode_round, prefill, release
+from engine.prefill import prefill, release
+from engine.round import decode_round
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.stopping import FinishReason, keep
 from engine.tokenizer import Tokenizer, load_tokenizer
@@ -54,7 +55,9 @@ def generate(
         stages: Counter[str] = Counter()
         began = perf_counter()
         while reason is None:
-            step = decode_round(runtime, generation)
+            (step,) = decode_round(runtime, [generation])
+            if step.failure is not None:
+                raise step.failure
             left = context_left - len(kept)
             new, reason = keep(step.tokens, len(kept), max_tokens, 0, stop_ids, ignore_eos, left)
             kept += new

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from engine.events import Finished, StepSums
 from engine.round import Generation
 from engine.runtime import Sampling, Speculation
+from engine.sampling import TokenLogprob
 from engine.text_stream import TextStream
 
 
@@ -24,6 +25,7 @@ class GenerationRequest:
     min_tokens: int = 0
     stop_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None  # how many alternatives to tell of with each token; None tells of no probabilities
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Delta:
 
     text: str
     token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()  # one a token, where they were asked for
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ class Job:
     text: TextStream
     sums: StepSums = field(default_factory=StepSums)
     cancelled: threading.Event = field(default_factory=threading.Event)
-    generation: Generation | None = None  # there from prefill to the end
+    generation: Generation | None = None  # there from the start of the prefill to the end
+    cached_tokens: int = 0  # prompt tokens whose keys and values were known
+    started_s: float = 0.0
     produced: int = 0  # tokens handed out
     stop: str | int | None = None
     queue_ms: float = 0.0

@@ -1,37 +1,35 @@
 """ONE decode round, read top to bottom: draft -> build -> verify -> walk -> commit.
 
 The chain of DFlash is the tree of width one, and autoregressive decoding is the tree of budget 0: there is one path
-through this file. Positions count from 0 over prompt and answer; `position` of a generation is that of its last token,
-whose own keys and values are not in the cache yet: it is the root of the next tree.
+through this file, for one request or many, each with a tree of its own size. Positions count from 0 over prompt and answer;
+`position` of a generation is that of its last token, whose own keys and values are not in the cache yet: it is the root of
+the next tree.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from engine.cache import PageTable
-from engine.draft import DraftState, draft_candidates, take_in_context
+from engine.cache import PageTable, Reading, joined
+from engine.draft import Candidates, DraftRequest, DraftState, draft_candidates, take_in_context
 from engine.errors import EngineError
 from engine.runtime import Runtime, Sampling, Speculation
-from engine.sampling import chooser
+from engine.sampling import NonFiniteLogitsError, TokenCounts, TokenLogprob, chooser, token_logprobs
 from engine.tree import DraftTree, build_tree, spine_length, visibility, walk
 from kernels.tree_attention import tree_bias
-
-CHUNK_TOKENS = 512
-"""Prompt tokens a prefill pass takes at a time."""
 
 
 @dataclass
 class Generation:
     """One request under way. `token_ids` are the tokens generated so far; `position` is that of the last of them, which
-    is also the number of tokens in the cache. `draft` is None where the request does not draft.
+    is also the number of tokens in the cache. `draft` is None where the request does not draft, `counts` where no penalty
+    asks for them, `logprobs` (how many alternatives to tell of) where none are wanted.
     """
 
     prompt_ids: list[int]
@@ -39,16 +37,25 @@ class Generation:
     speculation: Speculation
     table: PageTable
     draft: DraftState | None
+    counts: TokenCounts | None = None
+    logprobs: int | None = None
+    cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     position: int = 0
+
+    @property
+    def text(self) -> list[int]:
+        """Prompt and answer."""
+        return self.prompt_ids + self.token_ids
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did. `tokens`: what it adds, the bonus last. `nodes`: rows verified, the root included.
+    """What one round did for one request. `tokens`: what it adds, the bonus last; none where it came to `failure`. `nodes`: rows
+    verified, the root included.
 
     `path`: accepted node ids of `tree`, root first. `spine_length`: tokens the tree's rank-0 nodes alone would have added.
-    `stages_ms`: milliseconds in draft, build, verify, walk, commit.
+    `stages_ms`: milliseconds the whole batch took in draft, build, verify, walk, commit.
     """
 
     tokens: list[int]
@@ -57,151 +64,155 @@ class Round:
     tree: DraftTree
     path: tuple[int, ...]
     spine_length: int
-
-
-class PrefillStoppedError(Exception):
-    """`should_stop` said so; the request owns nothing any more."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    failure: EngineError | None = None
 
 
 @torch.inference_mode()
-def decode_round(runtime: Runtime, generation: Generation) -> Round:
-    """One round: adds 1 to depth + 1 tokens to `generation.token_ids`. The caller decides where to stop among them."""
+def decode_round(runtime: Runtime, batch: Sequence[Generation]) -> list[Round]:
+    """One round for all of `batch`: adds 1 to depth + 1 tokens to each one's `token_ids`; callers decide where to stop.
+
+    A request whose logits are not finite gets a Round with `failure` and is left as it was; it takes no other with it.
+    """
     stages: dict[str, float] = {}
-    start, seed = generation.position, generation.token_ids[-1]
-    budget = _reserve(runtime, generation)
+    budgets = [reserve(runtime, generation) for generation in batch]
     with _timed(stages, "draft"):
-        token_ids, log_probs = _draft(runtime, generation, seed, budget)
+        candidates = _draft(runtime, batch, budgets)
     with _timed(stages, "build"):
-        tree = build_tree(seed, token_ids, log_probs, budget)
-        positions = [start + depth for depth in tree.depths]
-        visible = visibility(tree)
+        trees = [
+            build_tree(generation.token_ids[-1], *drafted, budget)
+            for generation, drafted, budget in zip(batch, candidates, budgets, strict=True)
+        ]
+        sees = [visibility(tree) for tree in trees]
     with _timed(stages, "verify"):
-        hidden, features = _run_target(runtime, generation, tree.token_ids, positions, visible)
-        logits = runtime.target.logits(hidden)
-    with _timed(stages, "walk"):
-        choose = chooser(logits, [position + 1 for position in positions], generation.sampling)
-        path, bonus = walk(tree, choose)
-    with _timed(stages, "commit"):
-        runtime.target_kv.commit(generation.table, start, path)
-        if generation.draft is not None:
-            generation.draft.features = features[list(path)]
-        tokens = [*(tree.token_ids[node] for node in path[1:]), bonus]
-        generation.token_ids += tokens
-        generation.position += len(path)
-    return Round(tokens, len(tree), stages, tree, path, spine_length(tree, path))
-
-
-@torch.inference_mode()
-def prefill(
-    runtime: Runtime,
-    prompt_ids: Sequence[int],
-    sampling: Sampling,
-    speculation: Speculation,
-    on_chunk: Callable[[int], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Generation:
-    """Run the prompt and choose the first token; `token_ids` of what is returned holds just that one.
-
-    `on_chunk` hears how many prompt tokens are done after each chunk; `should_stop` is asked before each. Raises
-    EngineError for a prompt that does not fit and for a mode the runtime cannot run, PrefillStoppedError when stopped.
-    """
-    _check_request(runtime, prompt_ids, speculation)
-    if sampling.seed is None:
-        sampling = replace(sampling, seed=secrets.randbits(62))
-    drafting = runtime.drafting if speculation.mode != "off" else None
-    draft = DraftState(torch.empty(0)) if drafting else None
-    generation = Generation(list(prompt_ids), sampling, speculation, PageTable(runtime.pool), draft)
-    try:
-        _grow(runtime, generation, len(prompt_ids))
-        while generation.position < len(prompt_ids):
-            if should_stop is not None and should_stop():
-                raise PrefillStoppedError
-            first = generation.position
-            chunk = generation.prompt_ids[first : first + CHUNK_TOKENS]
-            causal = torch.ones(len(chunk), len(chunk), dtype=torch.bool).tril()
-            hidden, features = _run_target(runtime, generation, chunk, range(first, first + len(chunk)), causal)
-            if drafting and draft:
-                draft.features = features
-                take_in_context(drafting, generation.table, draft)
-            generation.position += len(chunk)
-            if on_chunk is not None:
-                on_chunk(generation.position)
-        choose = chooser(runtime.target.logits(hidden[-1:]), [generation.position], sampling)
-        generation.token_ids.append(choose(0))
-    except BaseException:
-        release(runtime, generation)
-        raise
-    return generation
-
-
-def release(runtime: Runtime, generation: Generation) -> None:
-    """Give back what the request owns; it cannot decode any further."""
-    generation.table.release()
-
-
-def _draft(
-    runtime: Runtime, generation: Generation, seed: int, budget: int
-) -> tuple[list[list[int]], list[list[float]]]:
-    """Candidates [depth][rank] for a tree of `budget` nodes; none where the request does not draft."""
-    if runtime.drafting is None or generation.draft is None:
-        return [], []
-    if budget == 0:  # no room to draft this time: the drafter must not miss the context it will need later
-        take_in_context(runtime.drafting, generation.table, generation.draft)
-        return [], []
-    ranks = 1 if generation.speculation.mode == "dflash" else min(budget, runtime.target.config.vocab_size)
-    return draft_candidates(runtime.drafting, runtime.target, generation.table, generation.draft, seed, ranks)
-
-
-def _run_target(
-    runtime: Runtime, generation: Generation, token_ids: Sequence[int], positions: Sequence[int], visible: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One target forward over tokens written after the cached ones -> (hidden [tokens, hidden], features).
-
-    Each token sees everything cached, and of the new tokens what `visible` says.
-    """
-    config, start = runtime.target.config, generation.position
-    stop = start + len(token_ids)
-    bias = tree_bias(visible, stop, config.heads // config.kv_heads, runtime.target.dtype)
-    written, read = generation.table.slots(start, stop), generation.table.slots(0, stop)
-    taps = runtime.drafting.taps if runtime.drafting and generation.draft else ()
-    return runtime.target(
-        torch.tensor(token_ids), torch.tensor(positions), runtime.target_kv.attend(written, read, bias), taps
-    )
-
-
-def _check_request(runtime: Runtime, prompt_ids: Sequence[int], speculation: Speculation) -> None:
-    vocab = runtime.target.config.vocab_size
-    if not prompt_ids:
-        raise EngineError("the prompt holds no token")
-    outside = [token for token in prompt_ids if not 0 <= token < vocab]
-    if outside:
-        raise EngineError(f"token id {outside[0]} lies outside the vocabulary of {vocab}")
-    if len(prompt_ids) >= runtime.max_context:
-        raise EngineError(
-            f"the prompt of {len(prompt_ids)} tokens leaves no room in a context of {runtime.max_context}",
-            mend="shorten it, or raise context_length",
+        hidden, features = run_target(
+            runtime,
+            [
+                Rows(generation, tree.token_ids, [generation.position + depth for depth in tree.depths], visible)
+                for generation, tree, visible in zip(batch, trees, sees, strict=True)
+            ],
         )
-    if speculation.mode != "off" and runtime.drafting is None:
-        raise EngineError(f'mode "{speculation.mode}" needs a drafter, and none is loaded', mend='use mode "off"')
+        sizes = [len(tree) for tree in trees]
+        logits = runtime.target.logits(hidden).split(sizes)
+    with _timed(stages, "walk"):
+        walks = [_walk(*each) for each in zip(batch, trees, logits, strict=True)]
+    with _timed(stages, "commit"):
+        return [
+            _commit(runtime, generation, tree, walked, kept_features, rows, stages)
+            for generation, tree, walked, kept_features, rows in zip(
+                batch, trees, walks, features.split(sizes), logits, strict=True
+            )
+        ]
 
 
-def _reserve(runtime: Runtime, generation: Generation) -> int:
+def reserve(runtime: Runtime, generation: Generation) -> int:
     """Slots for this round; gives the tree budget they allow, 0 where the draft block itself has no room.
 
     Near the end of a full pool trees shrink: that costs speed, never a token.
     """
     if generation.draft is None:
-        _grow(runtime, generation, generation.position + 1)
+        grow(runtime, generation, generation.position + 1)
         return 0
     horizon = runtime.block_size - 1
     wanted = horizon if generation.speculation.mode == "dflash" else generation.speculation.tree_budget
     room = generation.table.grow(generation.position + 1 + max(wanted, horizon)) - generation.position - 1
     if room < 0:
-        _grow(runtime, generation, generation.position + 1)
+        grow(runtime, generation, generation.position + 1)
     return min(wanted, room) if room >= horizon else 0
 
 
-def _grow(runtime: Runtime, generation: Generation, tokens: int) -> None:
+def _draft(runtime: Runtime, batch: Sequence[Generation], budgets: Sequence[int]) -> list[Candidates]:
+    """Candidates [depth][rank] for each request's tree; none where a request does not draft."""
+    drafted: list[Candidates] = [([], []) for _ in batch]
+    asked: dict[int, DraftRequest] = {}
+    for number, (generation, budget) in enumerate(zip(batch, budgets, strict=True)):
+        if runtime.drafting is None or generation.draft is None:
+            continue
+        if budget == 0:  # no room to draft this time: the drafter must not miss the context it will need later
+            take_in_context(runtime.drafting, generation.table, generation.draft)
+            continue
+        ranks = 1 if generation.speculation.mode == "dflash" else min(budget, runtime.target.config.vocab_size)
+        asked[number] = DraftRequest(generation.table, generation.draft, generation.token_ids[-1], ranks)
+    if runtime.drafting is not None and asked:
+        found = draft_candidates(runtime.drafting, runtime.target, list(asked.values()))
+        for number, candidates in zip(asked, found, strict=True):
+            drafted[number] = candidates
+    return drafted
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One request's part of a target forward: tokens written after its cached ones. Each sees everything cached, and of
+    the new tokens what `visible` says.
+    """
+
+    generation: Generation
+    token_ids: Sequence[int]
+    positions: Sequence[int]
+    visible: Tensor  # bool [tokens, tokens]
+
+
+def run_target(runtime: Runtime, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    """One target forward over all parts' tokens -> (hidden [tokens, hidden], features [tokens, taps * hidden])."""
+    config = runtime.target.config
+    written, readings, first = [], [], 0
+    for part in parts:
+        table, start = part.generation.table, part.generation.position
+        stop = start + len(part.token_ids)
+        bias = tree_bias(part.visible, stop, config.heads // config.kv_heads, runtime.target.dtype)
+        written.append(table.slots(start, stop))
+        readings.append(Reading(slice(first, first + len(part.token_ids)), table.slots(0, stop), bias))
+        first += len(part.token_ids)
+    taps = runtime.drafting.taps if runtime.drafting and any(part.generation.draft for part in parts) else ()
+    return runtime.target(
+        torch.tensor([token for part in parts for token in part.token_ids]),
+        torch.tensor([position for part in parts for position in part.positions]),
+        runtime.target_kv.attend(joined(written), readings),
+        taps,
+    )
+
+
+Walked = tuple[tuple[int, ...], int] | NonFiniteLogitsError
+
+
+def _walk(generation: Generation, tree: DraftTree, logits: Tensor) -> Walked:
+    """Accepted node ids and the bonus token after them; each choice under what stands before it on its own path."""
+    positions = [generation.position + depth + 1 for depth in tree.depths]
+    counts = generation.counts
+    before = None if counts is None else lambda node: counts.after([tree.token_ids[n] for n in tree.path_to(node)[1:]])
+    try:
+        return walk(tree, chooser(logits, positions, generation.sampling, before))
+    except NonFiniteLogitsError as failure:
+        return failure
+
+
+def _commit(
+    runtime: Runtime,
+    generation: Generation,
+    tree: DraftTree,
+    walked: Walked,
+    features: Tensor,
+    logits: Tensor,
+    stages_ms: dict[str, float],
+) -> Round:
+    """Keep the accepted path in cache, features and answer."""
+    if isinstance(walked, NonFiniteLogitsError):
+        return Round([], len(tree), stages_ms, tree, (), 0, failure=walked)
+    path, bonus = walked
+    runtime.target_kv.commit(generation.table, generation.position, path)
+    if generation.draft is not None:
+        generation.draft.features = features[list(path)]
+    tokens = [*(tree.token_ids[node] for node in path[1:]), bonus]
+    generation.token_ids += tokens
+    generation.position += len(path)
+    if generation.counts is not None:
+        generation.counts.add(tokens)
+    told = () if generation.logprobs is None else token_logprobs(logits[list(path)], tokens, generation.logprobs)
+    return Round(tokens, len(tree), stages_ms, tree, path, spine_length(tree, path), told)
+
+
+def grow(runtime: Runtime, generation: Generation, tokens: int) -> None:
+    """Slots for `tokens` positions. Raises EngineError where the pool has not as many."""
     if generation.table.grow(tokens) < tokens:
         mend = "wait for a running request to end, or raise pages"
         raise EngineError(f"the KV pool of {runtime.capacity_tokens} tokens is full", mend=mend)

@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from engine.cache import KvStore, PagePool
-from engine.config import EngineConfig
+from engine.config import EngineConfig, SpeculationTable
 from engine.draft import Drafting
 from engine.drafter import Drafter, load_drafter
 from engine.drafter_config import DrafterConfig
@@ -98,9 +98,9 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
     return Runtime(
         config,
         target,
-        PagePool(pages, page_size),
+        PagePool(pages, page_size, keep_prefixes=config.kv.prefix_cache),
         KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype, latent_rank),
-        _drafting(drafter, config.speculation.block_size, pages * page_size, dtype),
+        _drafting(drafter, config.speculation, pages * page_size, dtype),
     )
 
 
@@ -157,6 +157,9 @@ def settings_in_force(
             f"block_size = {block_size} is outside 2-{drafter.block_size}, what the drafter was trained for",
             where=config.model.drafter,
         )
+    window = config.speculation.draft_window
+    if drafter and window and window < block_size:
+        raise EngineError(f"draft_window = {window} is less than the block of {block_size}", mend="raise it, or set 0")
     lookahead = max(config.speculation.tree_budget + 1, block_size) if drafter else 1
     token_bytes = kv_bytes_per_token(target, drafter, dtype)
     pages = pool_pages(config, context_length, lookahead, token_bytes, memory_bytes)
@@ -185,8 +188,9 @@ def settings_in_force(
     )
 
 
-def _drafting(drafter: Drafter | None, block_size: int, slots: int, dtype: torch.dtype) -> Drafting | None:
+def _drafting(drafter: Drafter | None, settings: SpeculationTable, slots: int, dtype: torch.dtype) -> Drafting | None:
     if drafter is None:
         return None
     shape = drafter.config
-    return Drafting(drafter, KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype), block_size)
+    kv = KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype)
+    return Drafting(drafter, kv, settings.block_size, settings.draft_window)

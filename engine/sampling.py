@@ -29,20 +29,32 @@ class NonFiniteLogitsError(EngineError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen. `seed` None: one is drawn for the request. `top_k` 0, `top_p` 1, `min_p` 0 filter nothing."""
+    """How tokens are chosen. `seed` None: one is drawn for the request. `top_k` 0, `top_p` 1, `min_p` 0 filter nothing.
+
+    Penalties look at what stands before the token: `repetition_penalty` at prompt and answer (positive logits divided by
+    it, negative ones multiplied), `presence_penalty` and `frequency_penalty` at the answer alone (subtracted once, or once
+    for each time). `logit_bias` adds to single tokens' logits.
+    """
 
     temperature: float = 0.0
     seed: int | None = None
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         ranges = (
-            ("temperature", 0 <= self.temperature < float("inf"), "a finite number of 0 or above"),
+            ("temperature", 0 <= self.temperature < math.inf, "a finite number of 0 or above"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("top_k", self.top_k >= 0, "0 or above"),
             ("min_p", 0 <= self.min_p <= 1, "between 0 and 1"),
+            ("repetition_penalty", 0 < self.repetition_penalty < math.inf, "a finite number above 0"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "between -2 and 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "between -2 and 2"),
         )
         for name, fits, wanted in ranges:
             if not fits:
@@ -53,21 +65,72 @@ class Sampling:
         """Whether the most probable token is taken each time."""
         return self.temperature < GREEDY_BELOW
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether a choice depends on which tokens stand before it."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
-def chooser(logits: Tensor, positions: Sequence[int], sampling: Sampling) -> Callable[[int], int]:
+
+@dataclass(frozen=True)
+class TokenCounts:
+    """Which tokens a text holds: `prompt` bool [vocab], and how often its answer holds each, `answer` float32 [vocab]."""
+
+    prompt: Tensor
+    answer: Tensor
+
+    @classmethod
+    def of(cls, prompt_ids: Sequence[int], vocab: int) -> TokenCounts:
+        """Counts at the start of an answer."""
+        prompt = torch.zeros(vocab, dtype=torch.bool)
+        prompt[torch.tensor(prompt_ids, dtype=torch.int64)] = True
+        return cls(prompt, torch.zeros(vocab))
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        """The answer goes on with `token_ids`."""
+        ids = torch.tensor(token_ids, dtype=torch.int64)
+        self.answer.index_add_(0, ids, torch.ones(len(ids)))
+
+    def after(self, token_ids: Sequence[int]) -> TokenCounts:
+        """The counts if the answer went on with `token_ids`."""
+        longer = TokenCounts(self.prompt, self.answer.clone())
+        longer.add(token_ids)
+        return longer
+
+
+def chooser(
+    logits: Tensor,
+    positions: Sequence[int],
+    sampling: Sampling,
+    counts_before: Callable[[int], TokenCounts] | None = None,
+) -> Callable[[int], int]:
     """The target's choice after each row, computed when asked for.
 
-    logits [rows, vocab]; positions[row]: absolute position of the token that row chooses. A sampled run needs a seed.
+    logits [rows, vocab]; positions[row]: absolute position of the token that row chooses. A sampled run needs a seed, and
+    one with penalties `counts_before`: what stands before that token. Raises NonFiniteLogitsError.
     """
 
     def choose(row: int) -> int:
         values = logits[row].float()  # in bfloat16 argmax is four times as slow
-        best = int(values.argmax())  # the place of a NaN, where there is one
-        if not math.isfinite(float(values[best])):
+        if not math.isfinite(float(values[values.argmax()])):  # argmax gives the place of a NaN, where there is one
             raise NonFiniteLogitsError
-        return best if sampling.greedy else sample(values, sampling, positions[row])
+        values = adjusted(values, sampling, counts_before(row) if counts_before is not None else None)
+        return int(values.argmax()) if sampling.greedy else sample(values, sampling, positions[row])
 
     return choose
+
+
+def adjusted(logits: Tensor, sampling: Sampling, counts: TokenCounts | None) -> Tensor:
+    """float32 logits [vocab] under bias and penalties, in that order; `logits` itself is left as it is."""
+    if sampling.logit_bias:
+        logits = logits.clone()
+        for token, bias in sampling.logit_bias:
+            logits[token] += bias
+    if counts is None or not sampling.counts_tokens:
+        return logits
+    if sampling.repetition_penalty != 1.0:
+        penalised = torch.where(logits > 0, logits / sampling.repetition_penalty, logits * sampling.repetition_penalty)
+        logits = torch.where(counts.prompt | (counts.answer > 0), penalised, logits)
+    return logits - sampling.frequency_penalty * counts.answer - sampling.presence_penalty * (counts.answer > 0).float()
 
 
 def sample(logits: Tensor, sampling: Sampling, position: int) -> int:
@@ -103,3 +166,25 @@ def noise(vocab: int, seed: int, position: int) -> Tensor:
     """
     philox = np.random.Philox(key=(seed % 2**64) << 64 | position)
     return torch.from_numpy(np.random.Generator(philox).standard_exponential(vocab))
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token's natural log-probability under the model's own distribution, before anything of `Sampling` is applied.
+
+    `best`: the most probable tokens with theirs, best first.
+    """
+
+    token: int
+    logprob: float
+    best: tuple[tuple[int, float], ...]
+
+
+def token_logprobs(logits: Tensor, token_ids: Sequence[int], alternatives: int) -> tuple[TokenLogprob, ...]:
+    """logits [tokens, vocab] and the token chosen from each row -> their log-probabilities."""
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    best = log_probs.topk(min(alternatives, logits.shape[-1]), dim=-1)
+    return tuple(
+        TokenLogprob(token, float(row[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True)))
+        for token, row, ids, values in zip(token_ids, log_probs, best.indices, best.values, strict=True)
+    )

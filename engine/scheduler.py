@@ -1,7 +1,8 @@
 """A bounded first-come queue, admission by pages, and the one loop that owns the model.
 
-The loop runs on the engine's thread and takes one round for each running request in turn. Everything else talks to it
-through `submit`, `cancel` and `drain`, which only leave word.
+The loop runs on the engine's thread. Each turn is one chunk of one prompt, if any is under way, and one round of all that
+decode together, so that neither waits long for the other. Everything else talks to the loop through `submit`, `cancel` and
+`drain`, which only leave word.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from engine.events import Event, Failed, Finished, Load, Observer, Prefilled, StepTaken
+from engine.prefill import CHUNK_TOKENS, begin, prefill_chunk, release
 from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
-from engine.round import PrefillStoppedError, decode_round, prefill, release
+from engine.round import Round, decode_round
 from engine.runtime import Runtime, Speculation
+from engine.sampling import NonFiniteLogitsError, TokenLogprob
 from engine.stopping import keep
 from engine.text_stream import TextStream
 from engine.tokenizer import Tokenizer
 
 FAILURES_IN_A_ROW = 3
 """After so many requests that failed, with none between them that came to its end, the engine is broken and says so."""
+
+
+CHUNK_BESIDE_DECODING = 128
+"""Prompt tokens a turn takes while others decode: their next tokens wait that long."""
 
 
 class QueueFullError(Exception):
@@ -112,8 +119,8 @@ class Scheduler:
                 self._on_turn()
                 self._drop_unwanted()
                 self._admit()
-                for job in tuple(self._running):
-                    self._take_turn(job, self._step)
+                self._prefill_one()
+                self._step_all()
         finally:
             self.drain(0.0)
             for job in (*self._running, *self._waiting):
@@ -129,7 +136,7 @@ class Scheduler:
             return self._abort_s is not None and not self._waiting
 
     def _drop_unwanted(self) -> None:
-        """Queued requests whose client has gone, and all of them once draining."""
+        """Requests whose client has gone; queued ones once draining, and running ones when patience has ended."""
         draining = self._abort_s is not None
         with self._changed:
             dropped = [job for job in self._waiting if draining or job.cancelled.is_set()]
@@ -139,6 +146,11 @@ class Scheduler:
                 self._end(job, "cancelled")
             else:
                 self._give_up(job, "shutdown", Broken(503, "shutting_down", "the engine is shutting down"))
+        for job in tuple(self._running):
+            if job.cancelled.is_set():
+                self._end(job, "cancelled")
+            elif self._abort_s is not None and self._clock() > self._abort_s:
+                self._give_up(job, "shutdown", Broken(503, "shutting_down", "the engine stopped before the end"))
 
     def _admit(self) -> None:
         """Start waiting requests in order, as long as there is room for the whole of the next one."""
@@ -148,7 +160,7 @@ class Scheduler:
                     return
                 job = self._waiting.popleft()
                 self._running.append(job)
-            self._take_turn(job, self._prefill)
+            self._attempt("prefill", [job], lambda: self._begin(job))  # noqa: B023 - called before the next turn
 
     def _has_room(self, job: Job) -> bool:
         """Pages are promised for a request's full length at the start, so none runs dry half-way."""
@@ -160,56 +172,82 @@ class Scheduler:
         tokens = len(request.prompt_ids) + request.max_tokens + ahead
         return -(-tokens // self._runtime.pool.page_size)
 
-    def _take_turn(self, job: Job, work: Callable[[Job], None]) -> None:
-        """One piece of work for one request; what breaks in it ends that request, and is told."""
-        if job.cancelled.is_set():
-            return self._end(job, "cancelled")
-        if self._out_of_patience():
-            return self._give_up(job, "shutdown", Broken(503, "shutting_down", "the engine stopped before the end"))
+    def _attempt(self, where: str, jobs: Sequence[Job], work: Callable[[], None]) -> None:
+        """One piece of work for some requests; what breaks in it ends them, is told, and leaves the pool intact."""
         try:
-            work(job)
+            work()
         except Exception as fault:
-            self._failures += 1
             error = f"{type(fault).__name__}: {fault}"
-            self._tell(Failed(where=work.__name__.strip("_"), error=error, request_id=job.request.request_id))
-            self._give_up(job, "error", Broken(500, "engine_error", f"the engine failed: {type(fault).__name__}"))
+            self._failures += not isinstance(fault, NonFiniteLogitsError)  # a request's fault, not the engine's
+            for job in jobs:
+                if job in self._running:
+                    self._fail(job, where, fault)
             if self._failures >= FAILURES_IN_A_ROW:
                 raise EngineBrokenError(f"{self._failures} requests in a row failed, the last with {error}") from fault
-        return None
 
-    def _out_of_patience(self) -> bool:
-        return self._abort_s is not None and self._clock() > self._abort_s
+    def _fail(self, job: Job, where: str, fault: Exception) -> None:
+        self._tell(Failed(where=where, error=f"{type(fault).__name__}: {fault}", request_id=job.request.request_id))
+        what = fault.what if isinstance(fault, NonFiniteLogitsError) else f"the engine failed: {type(fault).__name__}"
+        self._give_up(job, "error", Broken(500, "engine_error", what))
 
-    def _prefill(self, job: Job) -> None:
+    def _begin(self, job: Job) -> None:
         request = job.request
-        started = self._clock()
-        job.queue_ms = (started - job.submitted_s) * 1000.0
-        try:
-            job.generation = prefill(
-                self._runtime,
-                request.prompt_ids,
-                request.sampling,
-                request.speculation,
-                on_chunk=lambda done: self._on_turn(),
-                should_stop=lambda: job.cancelled.is_set() or self._out_of_patience(),
-            )
-        except PrefillStoppedError:
-            return  # the next turn sees why
-        job.prefill_ms = (self._clock() - started) * 1000.0
-        _, finish = self._hand_out(job, job.generation.token_ids)
+        job.started_s = self._clock()
+        job.queue_ms = (job.started_s - job.submitted_s) * 1000.0
+        job.generation = begin(
+            self._runtime, request.prompt_ids, request.sampling, request.speculation, logprobs=request.logprobs
+        )
+        job.cached_tokens = job.generation.cached_tokens
+
+    def _prefill_one(self) -> None:
+        """A chunk of the prompt that came first among those under way."""
+        waiting = [job for job in self._running if job.generation is not None and not job.generation.token_ids]
+        if waiting:
+            self._attempt("prefill", waiting[:1], lambda: self._prefill_chunk(waiting[0], alone=self._none_decodes()))
+
+    def _none_decodes(self) -> bool:
+        return not any(job.generation is not None and job.generation.token_ids for job in self._running)
+
+    def _prefill_chunk(self, job: Job, *, alone: bool) -> None:
+        request, generation = job.request, job.generation
+        assert generation is not None
+        told = prefill_chunk(self._runtime, generation, CHUNK_TOKENS if alone else CHUNK_BESIDE_DECODING)
+        if told is None:
+            return
+        now = self._clock()
+        job.prefill_ms = (now - job.started_s) * 1000.0
+        _, finish = self._hand_out(job, generation.token_ids, told)
         job.last_told_s = self._clock()
         job.ttft_ms = (job.last_told_s - job.submitted_s) * 1000.0
         self._tell(
-            Prefilled(request.request_id, len(request.prompt_ids), 0, job.queue_ms, job.prefill_ms, load=self.load())
+            Prefilled(
+                request.request_id,
+                len(request.prompt_ids),
+                job.cached_tokens,
+                job.queue_ms,
+                job.prefill_ms,
+                load=self.load(),
+            )
         )
         if finish is not None:
             self._end(job, finish)
 
-    def _step(self, job: Job) -> None:
-        if job.generation is None:
-            return  # its prefill was stopped: the next turn ends it
-        done = decode_round(self._runtime, job.generation)
-        kept, finish = self._hand_out(job, done.tokens)
+    def _step_all(self) -> None:
+        """One round of all that decode."""
+        jobs = [job for job in self._running if job.generation is not None and job.generation.token_ids]
+        if jobs:
+            self._attempt("step", jobs, lambda: self._step(jobs))
+
+    def _step(self, jobs: Sequence[Job]) -> None:
+        batch = [job.generation for job in jobs if job.generation is not None]
+        for job, done in zip(jobs, decode_round(self._runtime, batch), strict=True):
+            if done.failure is not None:  # this request's alone: its weights, not the engine
+                self._fail(job, "step", done.failure)
+            else:
+                self._take_in(job, done)
+
+    def _take_in(self, job: Job, done: Round) -> None:
+        kept, finish = self._hand_out(job, done.tokens, done.logprobs)
         now = self._clock()
         wall_ms = (now - job.last_told_s) * 1000.0
         job.last_told_s = now
@@ -228,7 +266,7 @@ class Scheduler:
         if finish is not None:
             self._end(job, finish)
 
-    def _hand_out(self, job: Job, tokens: Sequence[int]) -> tuple[int, str | None]:
+    def _hand_out(self, job: Job, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> tuple[int, str | None]:
         """Deliver what the request keeps of new tokens -> (tokens kept, why it ends here or None)."""
         request = job.request
         kept, finish = keep(
@@ -248,7 +286,7 @@ class Scheduler:
             text += job.text.rest()
             job.stop = kept[-1] if finish == "stop" else None
         job.produced += len(kept)
-        job.deliver(Delta(text, tuple(kept)))
+        job.deliver(Delta(text, tuple(kept), tuple(logprobs[: len(kept)])))
         return len(kept), finish
 
     def _end(self, job: Job, finish: str) -> None:
@@ -279,7 +317,7 @@ class Scheduler:
             finish=finish,
             prompt_tokens=len(request.prompt_ids),
             output_tokens=job.produced,
-            cached_tokens=0,  # no prefix is reused yet
+            cached_tokens=job.cached_tokens,
             queue_ms=job.queue_ms,
             prefill_ms=job.prefill_ms,
             ttft_ms=job.ttft_ms,

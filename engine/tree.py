@@ -29,6 +29,13 @@ class DraftTree:
         """Nodes, the root included: the rows of a verify pass."""
         return len(self.parents)
 
+    def path_to(self, node: int) -> list[int]:
+        """Node ids from the root to `node`."""
+        path = [node]
+        while path[-1]:
+            path.append(self.parents[path[-1]])
+        return path[::-1]
+
 
 def build_tree(
     seed: int, token_ids: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], budget: int

@@ -10,7 +10,8 @@ from engine.config import EngineConfig
 from engine.events import Observer
 from engine.models.config import end_of_text_ids
 from engine.notify import Notifier
-from engine.round import decode_round, prefill, release
+from engine.prefill import prefill, release
+from engine.round import decode_round
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.scheduler import Scheduler
 from engine.server.schema import Mode
@@ -49,7 +50,7 @@ def warm_up(runtime: Runtime) -> None:
     generation = prefill(runtime, [0], Sampling(), speculation)
     try:
         if runtime.max_context > 2:
-            decode_round(runtime, generation)
+            decode_round(runtime, [generation])
     finally:
         release(runtime, generation)
 

@@ -38,13 +38,25 @@ def expected() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def tiny_config() -> Callable[..., EngineConfig]:
-    """An EngineConfig for the tiny models: `tiny_config(page_size=7, context_length=64, pages=0, drafter=True)`."""
+    """An EngineConfig for the tiny models: `tiny_config(page_size=7, context_length=64, pages=0, drafter=True, prefixes=True)`.
 
-    def make(*, page_size: int = 16, context_length: int = 320, pages: int = 0, drafter: bool = True) -> EngineConfig:
+    Without `prefixes` no page is kept for a later prompt: what a test computes, it computes itself.
+    """
+
+    def make(
+        *,
+        page_size: int = 16,
+        context_length: int = 320,
+        pages: int = 0,
+        drafter: bool = True,
+        prefixes: bool = False,
+        running: int = 1,
+    ) -> EngineConfig:
         drafter_line = f'drafter = "{TINY / "drafter"}"' if drafter else ""
         return config_from_toml(
             f'[model]\npath = "{TINY / "target"}"\n{drafter_line}\ndtype = "float32"\n'
             f"[context]\ncontext_length = {context_length}\n[kv]\npage_size = {page_size}\npages = {pages}\n"
+            f"prefix_cache = {str(prefixes).lower()}\n[server]\nmax_running_requests = {running}\n"
         )
 
     return make

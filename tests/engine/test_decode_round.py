@@ -14,7 +14,8 @@ import engine.draft
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.generate import generate
-from engine.round import Generation, PrefillStoppedError, Round, decode_round, prefill, release
+from engine.prefill import begin, prefill, prefill_chunk, release
+from engine.round import Generation, Round, decode_round
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.tree import DraftTree
 
@@ -25,7 +26,7 @@ PROMPT = [9, 33, 2, 58, 17, 41]
 def finish(runtime: Runtime, generation: Generation, tokens: int) -> list[int]:
     """Decode until `tokens` are there, then release."""
     while len(generation.token_ids) < tokens:
-        decode_round(runtime, generation)
+        decode_round(runtime, [generation])[0]
     release(runtime, generation)
     return generation.token_ids[:tokens]
 
@@ -40,7 +41,7 @@ def round_and_logits(runtime: Runtime, generation: Generation) -> tuple[Round, T
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime.target, "logits", capture)
-        step = decode_round(runtime, generation)
+        step = decode_round(runtime, [generation])[0]
     return step, seen[-1]
 
 
@@ -59,7 +60,7 @@ def test_every_node_of_a_branching_tree_has_the_logits_of_its_own_path(
 ) -> None:
     runtime = tiny(page_size=page_size)
     generation = prefill(runtime, PROMPT, Sampling(), Speculation("ddtree", 20))
-    decode_round(runtime, generation)
+    decode_round(runtime, [generation])[0]
     context = PROMPT + generation.token_ids[:-1]
     step, logits = round_and_logits(runtime, generation)
     tree = step.tree
@@ -82,7 +83,7 @@ def test_the_cache_holds_what_a_plain_prompt_would_have_put_there(
     runtime = tiny(page_size=7)
     generation = prefill(runtime, PROMPT, Sampling(), speculation)
     while len(generation.token_ids) < 40:
-        decode_round(runtime, generation)
+        decode_round(runtime, [generation])[0]
     whole = PROMPT + generation.token_ids
     rows = generation.table.slots(0, generation.position)
     decoded = runtime.target_kv.keys[:, rows].clone(), runtime.target_kv.values[:, rows].clone()
@@ -114,7 +115,7 @@ def test_drafts_do_not_depend_on_the_budget_and_draw_on_features_of_the_accepted
         generation = prefill(runtime, case["prompt"], Sampling(), speculation)
         while len(generation.token_ids) < 60:
             position = generation.position
-            step = decode_round(runtime, generation)
+            step = decode_round(runtime, [generation])[0]
             by_position.setdefault(position, []).append(seen[-1])
             off_the_spine += step.path != tuple(range(len(step.path)))
         release(runtime, generation)
@@ -130,7 +131,7 @@ def test_a_round_reports_what_it_did(tiny: Callable[..., Runtime], expected: dic
     runtime, case = tiny(), expected["cases"][4]
     generation = prefill(runtime, case["prompt"], Sampling(), Speculation("ddtree", 16))
     before = list(generation.token_ids)
-    step = decode_round(runtime, generation)
+    step = decode_round(runtime, [generation])[0]
     assert before == case["autoregressive"][:1]
     assert generation.token_ids == before + step.tokens == case["autoregressive"][: 1 + len(step.tokens)]
     assert step.nodes == len(step.tree) == 17
@@ -145,10 +146,10 @@ def test_the_spine_length_is_the_chains_commit_length(tiny: Callable[..., Runtim
     tree_run = prefill(runtime, case["prompt"], Sampling(), Speculation("ddtree", 64))
     while len(tree_run.token_ids) < 40:
         position, seed = tree_run.position, tree_run.token_ids[-1]
-        step = decode_round(runtime, tree_run)
+        step = decode_round(runtime, [tree_run])[0]
         chain = prefill(runtime, (case["prompt"] + tree_run.token_ids)[:position], Sampling(), Speculation("dflash"))
         assert chain.token_ids == [seed]
-        kept = len(decode_round(runtime, chain).tokens)
+        kept = len(decode_round(runtime, [chain])[0].tokens)
         # A tree may stop short of the chain's depth; where its whole spine was right, the chain can go on.
         spine_ended = step.spine_length == len(step.path) and step.path[-1] not in step.tree.parents
         assert kept >= step.spine_length if spine_ended else kept == step.spine_length
@@ -238,18 +239,18 @@ def test_a_request_that_had_no_room_to_draft_drafts_as_well_as_ever_once_there_i
     other = prefill(runtime, [1] * (4 * runtime.pool.free - 8), Sampling(), Speculation("off"))
     widths = []
     while len(generation.token_ids) < 9:
-        widths.append(decode_round(runtime, generation).nodes)
+        widths.append(decode_round(runtime, [generation])[0].nodes)
         assert generation.draft is not None
         assert generation.draft.rows + len(generation.draft.features) == generation.position
     release(runtime, other)
     assert widths[-1] == 1
-    assert decode_round(runtime, generation).nodes == 5
+    assert decode_round(runtime, [generation])[0].nodes == 5
     late, done = seen[-1], len(case["prompt"]) + 9
     release(runtime, generation)
     fresh = prefill(
         runtime, (case["prompt"] + case["autoregressive"])[: done - 1], Sampling(), Speculation("ddtree", 4)
     )
-    decode_round(runtime, fresh)
+    decode_round(runtime, [fresh])[0]
     release(runtime, fresh)
     assert torch.allclose(late, seen[-1], atol=1e-3)
 
@@ -264,27 +265,25 @@ def test_requests_in_turn_over_scattered_pages_do_not_disturb_each_other(
     ]
     while min(len(generation.token_ids) for generation in under_way) < 60:
         for generation in under_way:
-            decode_round(runtime, generation)
+            decode_round(runtime, [generation])[0]
     for generation, case in zip(under_way, cases, strict=True):
         length = min(96, len(generation.token_ids))
         assert generation.token_ids[:length] == case["autoregressive"][:length]
         release(runtime, generation)
 
 
-def test_a_long_prompt_goes_in_chunks_and_can_be_stopped_between_them(
-    tiny: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_prompt_goes_in_chunks_and_can_be_given_up_between_them(tiny: Callable[..., Runtime]) -> None:
     runtime = tiny(page_size=7)
     prompt = [(5 * i + 2) % 64 for i in range(50)]
     whole = finish(runtime, prefill(runtime, prompt, Sampling(), MODES[2]), 20)
-    monkeypatch.setattr("engine.round.CHUNK_TOKENS", 16)
-    heard: list[int] = []
-    assert finish(runtime, prefill(runtime, prompt, Sampling(), MODES[2], on_chunk=heard.append), 20) == whole
-    assert heard == [16, 32, 48, 50]
-    heard.clear()
-    with pytest.raises(PrefillStoppedError):
-        prefill(runtime, prompt, Sampling(), MODES[2], heard.append, should_stop=lambda: len(heard) == 2)
-    assert heard == [16, 32]
+    generation, positions = begin(runtime, prompt, Sampling(), MODES[2]), []
+    while prefill_chunk(runtime, generation, 16) is None:
+        positions.append(generation.position)
+    assert positions == [16, 32, 48]
+    assert finish(runtime, generation, 20) == whole
+    given_up = begin(runtime, prompt, Sampling(), MODES[2])
+    assert prefill_chunk(runtime, given_up, 16) is None
+    release(runtime, given_up)
     assert runtime.pages_used == 0
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.cache import KvStore, PagePool, PageTable
-from engine.draft import Drafting, DraftState, draft_candidates, take_in_context
+from engine.draft import Drafting, DraftRequest, DraftState, draft_candidates, take_in_context
 from engine.drafter import load_drafter
 from engine.drafter_config import default_target_layers, read_drafter_config
 from engine.errors import EngineError
@@ -121,7 +121,7 @@ def test_drafts_are_those_of_the_forward_written_from_scratch(
     if prefilled:
         take_in_context(drafting, table, state)
     state.features = features[prefilled:]
-    token_ids, log_probs = draft_candidates(drafting, target, table, state, 17, VOCAB)
+    ((token_ids, log_probs),) = draft_candidates(drafting, target, [DraftRequest(table, state, 17, VOCAB)])
 
     block = target.embed(torch.tensor([17] + [MASK] * (BLOCK - 1)))
     hidden = draft_from_scratch(load_file(folder / "model.safetensors"), features, block, window, causal)
@@ -142,7 +142,8 @@ def test_what_the_drafter_sees_of_the_seed_changes_its_drafts(tiny_folder: Path)
         table = PageTable(PagePool(4, 16))
         table.grow(40)
         state = DraftState(torch.ones(5, 128))
-        drafts.append(torch.tensor(draft_candidates(drafting, target, table, state, seed, 4)[1]))
+        ((_, log_probs),) = draft_candidates(drafting, target, [DraftRequest(table, state, seed, 4)])
+        drafts.append(torch.tensor(log_probs))
     assert torch.equal(drafts[0], drafts[2])
     assert (drafts[0] - drafts[1]).abs().max() > 0.1
 

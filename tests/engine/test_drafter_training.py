@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.draft import draft_candidates
+from engine.draft import DraftRequest, draft_candidates
 from engine.drafter import Drafter, load_drafter
 from engine.errors import EngineError
 from engine.generate import generate
 from engine.models.decoder import Decoder
-from engine.round import prefill, release
+from engine.prefill import prefill, release
 from engine.runtime import Runtime, Sampling, Speculation
 from engine.train import judge
 from engine.train import main as train_drafter
@@ -157,7 +157,8 @@ def test_the_training_forward_gives_the_engines_own_draft(runtime: Runtime, targ
         assert runtime.drafting is not None and generation.draft is not None
         generation.table.grow(32)
         seed = generation.token_ids[0]
-        token_ids, log_probs = draft_candidates(runtime.drafting, target, generation.table, generation.draft, seed, 64)
+        asked = DraftRequest(generation.table, generation.draft, seed, 64)
+        ((token_ids, log_probs),) = draft_candidates(runtime.drafting, target, [asked])
     finally:
         release(runtime, generation)
     (one,) = answered(target, [Question((5, 9, 2, 33, 17, 60), "ids", 0.0, 12)])

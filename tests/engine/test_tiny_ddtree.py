@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from engine.generate import generate
-from engine.round import Round, decode_round, prefill, release
+from engine.prefill import prefill, release
+from engine.round import Round, decode_round
 from engine.runtime import Runtime, Sampling, Speculation
 
 CASES = range(8)
@@ -98,6 +99,6 @@ def test_first_trees_are_the_authors_node_by_node(
 def first_round(runtime: Runtime, prompt_ids: list[int], speculation: Speculation) -> Round:
     generation = prefill(runtime, prompt_ids, Sampling(), speculation)
     try:
-        return decode_round(runtime, generation)
+        return decode_round(runtime, [generation])[0]
     finally:
         release(runtime, generation)

@@ -116,12 +116,12 @@ def test_a_filtered_token_is_never_drawn() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"temperature": -0.1}, "temperature = -0.1 is not 0 or above"),
+        ({"temperature": -0.1}, "temperature = -0.1 is not a finite number of 0 or above"),
         ({"top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1"),
         ({"top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1"),
         ({"top_k": -1}, "top_k = -1 is not 0 or above"),
         ({"min_p": 1.5}, "min_p = 1.5 is not between 0 and 1"),
-        ({"temperature": float("nan")}, "temperature = nan is not 0 or above"),
+        ({"temperature": float("nan")}, "temperature = nan is not a finite number of 0 or above"),
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(arguments: dict[str, Any], says: str) -> None:
