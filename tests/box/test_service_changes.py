@@ -24,7 +24,16 @@ from console.box.uninstall import uninstall
 from console.deployment.bundled import first_settings_with
 from console.deployment.change import Outcome, Phase
 from console.deployment.generations import history
-from console.deployment.reconfigure import apply, follow, new_request_id, plan, plan_rollback
+from console.deployment.reconfigure import (
+    Choices,
+    apply,
+    find_strays,
+    follow,
+    new_request_id,
+    plan,
+    plan_rollback,
+    say,
+)
 from console.deployment.site import Limits, Site
 
 pytestmark = pytest.mark.box
@@ -32,7 +41,7 @@ pytestmark = pytest.mark.box
 FAKE = Path("tests/console/agent/fake_engine.py")
 TINY = Path("tests/data/tiny-ddtree")
 REFUSES = 901  # fake_engine.REFUSES
-LIMITS = Limits(stop_s=20, start_s=20, ready_s=5, soak_s=0.3)
+LIMITS = Limits(stop_s=20, start_s=20, ready_s=5, soak_s=0.3, drain_s=20, dry_run=False)  # it checks no files
 QUICK = Timing(first_retry_s=0.05, last_retry_s=0.2, heartbeat_s=0.2, slow_s=0.5, keepalive_s=1.0, keepalive_count=1)
 
 
@@ -84,8 +93,11 @@ async def serve_the_fake(box: Box, ops: Connection, manager: ServiceManager) -> 
     assert state.state == "serving"
 
 
-async def end_of(site: Site, changes: dict[str, str], request_id: str | None = None) -> Outcome:
-    *_, outcome = [item async for item in apply(site, await plan(site, changes), request_id=request_id)]
+async def end_of(
+    site: Site, changes: dict[str, str], request_id: str | None = None, choices: Choices | None = None
+) -> Outcome:
+    planned = await plan(site, changes)
+    *_, outcome = [item async for item in apply(site, planned, request_id=request_id, choices=choices)]
     assert isinstance(outcome, Outcome)
     return outcome
 
@@ -169,3 +181,52 @@ async def test_a_closed_connection_leaves_the_outcome_unknown_here_and_known_the
     assert isinstance(here, Outcome) and here.status == "unknown"
     there = [item async for item in follow(served.site, request_id)][-1]
     assert isinstance(there, Outcome) and there.status == "confirmed"
+
+
+async def test_a_stray_engine_is_shown_with_its_memory_and_ended_on_consent(served: Served, ops: Connection) -> None:
+    argv = [str(served.box.python), "-c", "import time; time.sleep(600)", "--config", served.manager.layout.settings]
+    await ops.run(["systemd-run", "--user", "--quiet", "--unit=stray", *argv])
+    planned = await plan(served.site, {"page_size": "64"})
+    (stray,) = await find_strays(served.site, planned)
+    assert stray.command.endswith(f"--config {served.manager.layout.settings}") and stray.memory_bytes > 1_000_000
+    refused = await end_of(served.site, {"page_size": "64"})
+    assert refused.status == "rejected"
+    assert refused.reason is not None and refused.reason.startswith(f"process {stray.pid} (")
+    ended = await end_of(served.site, {"page_size": "64"}, choices=Choices(end=(stray,)))
+    assert ended.status == "confirmed"
+    assert await find_strays(served.site, planned) == ()
+
+
+async def test_a_change_waits_for_the_operators_word_over_another_connection(served: Served, box: Box) -> None:
+    request_id = new_request_id()
+    choices = Choices(confirm_s=60)
+    items = apply(served.site, await plan(served.site, {"page_size": "64"}), request_id=request_id, choices=choices)
+    async with await connect(box.target("ops")) as second:
+        async for item in items:
+            if isinstance(item, Phase) and item.name == "waiting":
+                assert item.text == "60 s to confirm"
+                assert await say(served.through(second), request_id, "confirm")
+            last = item
+        assert isinstance(last, Outcome) and last.status == "confirmed"
+        assert not await say(served.through(second), request_id, "revert")
+
+
+async def test_a_change_whose_program_was_killed_is_taken_back_without_being_asked(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.deployment.reconfigure.SILENT_S", 0.5)
+    before = served.settings()
+    request_id = new_request_id()
+    items = apply(
+        served.site,
+        await plan(served.site, {"page_size": "64"}),
+        request_id=request_id,
+        choices=Choices(confirm_s=600),
+    )
+    async for item in items:
+        if isinstance(item, Phase) and item.name == "waiting":  # all of it at once, as a crash of the box would
+            served.box.run(["pkill", "-KILL", "-f", f"apply-.*run {request_id}"])
+        last = item
+    assert isinstance(last, Outcome) and last.status == "rolled_back"
+    assert last.reason == "the change was interrupted on the box"
+    assert served.settings() == before
