@@ -298,7 +298,12 @@ def test_replayed_rounds_are_the_rounds_the_engine_takes(runtime: Runtime, targe
         with torch.no_grad():
             _, features = target(torch.tensor(token_ids), torch.arange(len(token_ids)), causal, TAPS)
         count = replay(drafter, target, Passage(token_ids, features, 6), [budget])[budget]
-        assert count.tokens == sum(run.commit_lengths[: count.rounds])
+        whole = run.commit_lengths[: count.rounds]
+        assert count.tokens == sum(whole)
+        assert list(count.hist) == [whole.count(kept) for kept in range(1, 9)]
+        assert 1 + sum(count.survival) == pytest.approx(count.commit_length)
+        assert 0 <= count.branch_gain <= count.commit_length - 1
+        assert count.spine_hit_rate == 1.0 or budget > 0
         assert len(run.commit_lengths) - count.rounds <= 8
         assert count.rounds > 5
 
