@@ -125,7 +125,58 @@ def gpus() -> list[dict[str, str]]:
     argv = ["nvidia-smi", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     rows = [line.split(", ") for line in done.stdout.splitlines()]
-    return [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
+    found = [dict(zip(keys, row, strict=True)) for row in rows if len(row) == len(keys)]
+    for gpu in found:
+        gpu["throttle"] = throttle(gpu["index"])
+    return found
+
+
+def throttle(index: str) -> str:
+    """What holds a GPU's clocks down, in words; "" for nothing, or where the driver is too old or too new to say so."""
+    reasons = ("sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+    query = ",".join(f"clocks_throttle_reasons.{reason}" for reason in reasons)
+    argv = ["nvidia-smi", f"--id={index}", f"--query-gpu={query}", "--format=csv,noheader"]
+    shown = subprocess.run(argv, capture_output=True, text=True, timeout=30).stdout.strip().split(", ")
+    active = [reason.replace("_", " ") for reason, state in zip(reasons, shown, strict=False) if state == "Active"]
+    return ", ".join(active)
+
+
+def gpu_processes() -> list[dict[str, Any]]:
+    """Processes that hold GPU memory, with what they hold together."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    argv = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    held: dict[int, int] = {}
+    for line in subprocess.run(argv, capture_output=True, text=True, timeout=30).stdout.splitlines():
+        pid, _, mebibytes = line.partition(", ")
+        if pid.strip().isdigit() and mebibytes.strip().isdigit():
+            held[int(pid)] = held.get(int(pid), 0) + int(mebibytes) * 2**20
+    return [
+        {"pid": pid, "gpu_bytes": size, "command": command_of(pid), "unit_pid": parent_of(pid)}
+        for pid, size in sorted(held.items())
+    ]
+
+
+def command_of(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "(ended, or not seen from here)"
+    return b" ".join(words).decode("utf-8", "replace").strip()
+
+
+def parent_of(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 def port_owner(port: int) -> dict[str, Any] | None:
@@ -149,8 +200,8 @@ def port_owner(port: int) -> dict[str, Any] | None:
     return {"pid": None, "command": None}
 
 
-def engines() -> list[dict[str, Any]]:
-    """Engines of ours that run on this machine, by command line, whoever started them."""
+def engines(on_gpu: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Engines of ours that run on this machine, by command line, whoever started them, and what they hold."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -158,7 +209,11 @@ def engines() -> list[dict[str, Any]]:
         except OSError:
             continue  # it has ended
         if any(words[at : at + 3] == [b"-m", b"engine", b"serve"] for at in range(len(words))):
-            found.append({"pid": int(path.parts[2]), "command": b" ".join(words).decode("utf-8", "replace").strip()})
+            pid = int(path.parts[2])
+            held = {one["pid"]: one["gpu_bytes"] for one in on_gpu}.get(pid, 0)
+            found.append(
+                {"pid": pid, "command": command_of(pid), "memory_bytes": resident_bytes(pid), "gpu_bytes": held}
+            )
     return found
 
 
@@ -185,6 +240,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, help="a TCP port to find the owner of")
     args = parser.parse_args()
     user = pwd.getpwuid(os.getuid()).pw_name
+    on_gpu = gpu_processes()
     found = {
         "user": user,
         "survey_python": sys.executable,
@@ -194,7 +250,8 @@ def main() -> int:
         "disk_free_bytes": free_bytes(args.disk),
         "gpus": gpus(),
         "memory": memory(),
-        "engines": engines(),
+        "engines": engines(on_gpu),
+        "gpu_processes": on_gpu,
         "port": {"number": args.port, "owner": port_owner(args.port)} if args.port else None,
         "cache": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
     }

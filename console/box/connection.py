@@ -113,6 +113,12 @@ class Connection:
         return self.facts.home
 
     @property
+    def host_key(self) -> str:
+        """Type and fingerprint of the key that the box proved at the last login. Raises LinkError while there is none."""
+        key = self.link.ssh().get_server_host_key()
+        return f"{key.get_algorithm()} {key.get_fingerprint()}" if key is not None else "a key checked by certificate"
+
+    @property
     def uid(self) -> int:
         return self.facts.uid
 

@@ -6,41 +6,25 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from console.box.check import Check as Check
+from console.box.check import Verdict
 from console.box.connection import Connection
+from console.box.doctor_link import LinkFindings, judge_link, look_at_link
+from console.box.doctor_machine import judge_machine
+from console.box.empty_log import EmptyLog, why_empty
 from console.box.errors import BoxError, NoSuchFile
 from console.box.facts import BoxFacts
 from console.box.interpreter import survey
-from console.box.layout import Layout
+from console.box.layout import IDENTIFIER, Layout
 from console.box.model_check import ModelFolders, judge_model
 from console.box.release import requirements, unmet
 from console.box.services import ServiceManager
 from console.box.values import ServiceState
 
-Verdict = Literal["pass", "warn", "fail"]
-DISK_LEAST_BYTES = 500_000_000  # a release, its journal and runs
-DISK_LOW_BYTES = 5_000_000_000
-SLOW_LINK_MS = 300.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing looked at. `mend` is what to do about it, a command where there is one; None where all is well.
-
-    `commands` do it, where that asks for no password and stops nothing; they are never run unasked.
-    """
-
-    group: str
-    name: str
-    verdict: Verdict
-    text: str
-    mend: str | None = None
-    commands: tuple[tuple[str, ...], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """One row of `ddtree doctor --json`."""
-        return {"group": self.group, "name": self.name, "verdict": self.verdict, "text": self.text, "mend": self.mend}
+HIDING = ("output goes elsewhere", "namespace", "journal stores nothing", "rate limit")
+"""Causes of an empty log that no other check tells of."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +32,7 @@ class Findings:
     """All that was seen on the box. `survey` is agent/survey.py's object; `settings` the tables of engine.toml."""
 
     facts: BoxFacts
-    latency_ms: float | None
+    link: LinkFindings
     layout: Layout
     service: ServiceState | str
     """A string is why the manager did not answer."""
@@ -56,6 +40,10 @@ class Findings:
     settings: Mapping[str, Any] | str | None
     """None: no file; a string: why it cannot be read."""
     model: ModelFolders | None
+    log: EmptyLog | None = None
+    """Why the unit's log would be empty, whether it is or not; None where nothing hides it."""
+    bundled: bool = True
+    """The unit runs the engine that comes with the console."""
 
 
 async def examine(connection: Connection, manager: ServiceManager) -> tuple[Check, ...]:
@@ -85,14 +73,17 @@ async def look(connection: Connection, manager: ServiceManager) -> Findings:
     if await connection.exists(layout.python):
         arguments += ["--python", layout.python]
     model = settings.get("model", {}) if isinstance(settings, Mapping) else {}
+    installed = isinstance(service, ServiceState) and service.state != "not-installed"
     return Findings(
         facts=connection.facts,
-        latency_ms=connection.state.latency_ms,
+        link=await look_at_link(connection),
         layout=layout,
         service=service,
         survey=await survey(connection, *arguments),
         settings=settings,
         model=await _model_folders(connection, model) if model.get("path") else None,
+        log=await why_empty(connection, manager) if installed else None,
+        bundled=manager.identifier == IDENTIFIER,
     )
 
 
@@ -116,7 +107,14 @@ async def _model_folders(connection: Connection, model: Mapping[str, Any]) -> Mo
         has_tokenizer=await connection.exists(f"{path}/tokenizer.json"),
         drafter=drafter,
         drafter_config=await _json(connection, f"{drafter}/config.json") if drafter else None,
+        weight_bytes=await _bytes_of(connection, [f"{path}/{shard}" for shard in shards]),
     )
+
+
+async def _bytes_of(connection: Connection, files: list[str]) -> int | None:
+    """The files' sizes together; None when one of them is not there."""
+    shown = await connection.run(["stat", "--dereference", "--format=%s", "--", *files])
+    return sum(map(int, shown.stdout.split())) if shown.exit_status == 0 else None
 
 
 async def _json(connection: Connection, path: str) -> dict[str, Any] | None:
@@ -133,33 +131,18 @@ async def _json(connection: Connection, path: str) -> dict[str, Any] | None:
 def judge(found: Findings) -> tuple[Check, ...]:
     """Every check, in the order in which one depends on the other."""
     return (
-        *_link(found),
+        *judge_link(found.link),
         *_manager(found),
         *_journal(found),
-        *_python(found),
+        *_log(found),
+        *(_python(found) if found.bundled else ()),
         *_service(found),
         *(Check(*row) for row in (judge_model(found.model) if found.model else ())),
         *_port(found),
-        *_machine(found),
+        *judge_machine(
+            found.survey, weight_bytes=_weight_bytes(found), ours=_own_pids(found), root=found.facts.uid == 0
+        ),
     )
-
-
-def _link(found: Findings) -> list[Check]:
-    latency = found.latency_ms
-    speed = "connected" if latency is None else f"connected, {latency:.0f} ms a round trip"
-    slow = latency is not None and latency > SLOW_LINK_MS
-    checks = [Check("link", "ssh", "warn" if slow else "pass", speed, "figures will come late" if slow else None)]
-    if found.facts.greeting:
-        checks.append(
-            Check(
-                "link",
-                "login shell",
-                "fail",
-                f"prints {found.facts.greeting[:60]!r} before every command",
-                f"let the shell's start files of {found.facts.user} print nothing when there is no terminal",
-            )
-        )
-    return checks
 
 
 def _manager(found: Findings) -> list[Check]:
@@ -209,6 +192,23 @@ def _journal(found: Findings) -> list[Check]:
     return checks
 
 
+def _log(found: Findings) -> list[Check]:
+    """What hides the unit's lines from the console, although the unit writes them."""
+    if found.log is None or found.log.cause not in HIDING:
+        return []
+    grave: Verdict = "warn" if found.log.cause == "rate limit" else "fail"
+    return [Check("journal", found.log.cause, grave, found.log.text, found.log.mend)]
+
+
+def _weight_bytes(found: Findings) -> int | None:
+    return found.model.weight_bytes if found.model else None
+
+
+def _own_pids(found: Findings) -> tuple[int, ...]:
+    pid = found.service.main_pid if isinstance(found.service, ServiceState) else None
+    return (pid,) if pid is not None else ()
+
+
 def _python(found: Findings) -> list[Check]:
     usable = [one for one in found.survey["interpreters"] if "version" in one.get("torch", {})]
     if not usable:
@@ -252,7 +252,7 @@ def _service(found: Findings) -> list[Check]:
         checks.append(
             Check("service", "settings", "fail", f"{found.layout.settings}: {found.settings}", "mend the file's TOML")
         )
-    elif found.settings is None:
+    elif found.settings is None and found.bundled:
         checks.append(
             Check("service", "settings", "fail", f"there is no {found.layout.settings}", "ddtree install HOST")
         )
@@ -270,12 +270,18 @@ def _service(found: Findings) -> list[Check]:
             "service",
             "other engine",
             "warn",
-            f"process {one['pid']} is not this unit's and uses the same machine: {one['command']}",
+            f"process {one['pid']} is not this unit's and holds {_held(one)} of the same machine: {one['command']}",
             f"if nobody needs it: kill {one['pid']}",
         )
         for one in found.survey["engines"]
         if one["pid"] != now.main_pid
     ]
+
+
+def _held(process: Mapping[str, Any]) -> str:
+    """`1.2 GB`, and what it holds of the GPUs' memory."""
+    held = f"{process.get('memory_bytes', 0) / 1e9:.1f} GB"
+    return held + (f" and {process['gpu_bytes'] / 1e9:.1f} GB of GPU memory" if process.get("gpu_bytes") else "")
 
 
 def _port(found: Findings) -> list[Check]:
@@ -287,24 +293,3 @@ def _port(found: Findings) -> list[Check]:
         return [Check("port", str(port), "pass", "the engine listens")]
     who = "a process of another user" if owner["pid"] is None else f"process {owner['pid']}: {owner['command']}"
     return [Check("port", str(port), "fail", f"held by {who}", "stop it, or ddtree restart HOST --set port=N")]
-
-
-def _machine(found: Findings) -> list[Check]:
-    free = found.survey["disk_free_bytes"]
-    enough: Verdict = "fail" if free < DISK_LEAST_BYTES else "warn" if free < DISK_LOW_BYTES else "pass"
-    checks = [Check("disk", "home", enough, f"{free / 1e9:.1f} GB free", None if enough == "pass" else "make room")]
-    gpus = found.survey["gpus"]
-    if not gpus:
-        return [
-            *checks,
-            Check("gpus", "nvidia", "warn", "none found: the engine runs on the processor", "fine for a trial"),
-        ]
-    for gpu in gpus:
-        text = (
-            f"{gpu['name']}, driver {gpu['driver_version']}, {gpu['memory.used']} of {gpu['memory.total']} MiB in use"
-        )
-        lazy = gpu["persistence_mode"] == "Disabled"
-        itself = (("nvidia-smi", "-pm", "1"),) if lazy and found.facts.user == "root" else ()
-        mend = "sudo nvidia-smi -pm 1" if lazy else None
-        checks.append(Check("gpus", gpu["index"], "warn" if lazy else "pass", text, mend, itself))
-    return checks

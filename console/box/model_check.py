@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "DeepseekV3ForCausalLM")
+KNOWN_TYPES = ("llama", "qwen3", "qwen3_moe", "deepseek_v3", "kimi_k2")  # `model_type`, of a nested text model too
 OTHER_KINDS = ("dflash2", "domino", "dspark", "jetspec", "eagle", "medusa")
 Row = tuple[str, str, Literal["pass", "warn", "fail"], str, str | None]
 
@@ -21,6 +22,8 @@ class ModelFolders:
     has_tokenizer: bool
     drafter: str
     drafter_config: Mapping[str, Any] | None
+    weight_bytes: int | None = None
+    """Of the model's shards together; None where one is missing."""
 
 
 def judge_model(found: ModelFolders) -> list[Row]:
@@ -37,7 +40,9 @@ def judge_model(found: ModelFolders) -> list[Row]:
         ]
     rows: list[Row] = []
     architecture = next(iter(found.config.get("architectures") or ["none"]))
-    if architecture not in KNOWN_ARCHITECTURES:
+    nested = found.config.get("text_config")
+    types = {found.config.get("model_type"), nested.get("model_type") if isinstance(nested, Mapping) else None}
+    if architecture not in KNOWN_ARCHITECTURES and not types & set(KNOWN_TYPES):
         known = ", ".join(KNOWN_ARCHITECTURES)
         rows.append(
             ("model", "architecture", "fail", f"{architecture} is not known to the engine", f"it knows {known}")

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from console.box.doctor import Check, Findings, judge
+from console.box.doctor_link import LinkFindings
+from console.box.empty_log import EmptyLog
 from console.box.facts import BoxFacts
 from console.box.layout import layout_for
-from console.box.model_check import ModelFolders, misfits
+from console.box.model_check import KNOWN_ARCHITECTURES, KNOWN_TYPES, ModelFolders, misfits
 from console.box.release import requirements
+from console.box.skipped_options import SkippedOption
 from console.box.values import ServiceState
 
 TINY = Path(__file__).parents[2] / "data" / "tiny-ddtree"
@@ -41,16 +44,21 @@ SURVEY: dict[str, Any] = {
     "gpus": [GPU],
     "port": {"number": 8765, "owner": None},
     "engines": [],
+    "memory": {"total": 64 * 10**9, "available": 32 * 10**9},
 }
+LINK = LinkFindings("ops", latency_ms=12.0, host_key="ssh-ed25519 SHA256:abc", clock_ahead_s=-0.2)
 HEALTHY = Findings(
     facts=BoxFacts(1001, "ops", "/home/ops", True, 252, b""),
-    latency_ms=12.0,
+    link=LINK,
     layout=layout_for("user", "/home/ops", "ddtree-engine.service"),
     service=ServiceState("stopped", "ddtree-engine.service", "user"),
     survey=SURVEY,
     settings={"model": {"path": "/m", "drafter": "/d"}},
-    model=ModelFolders("/m", TARGET, (), True, "/d", DRAFTER),
+    model=ModelFolders("/m", TARGET, (), True, "/d", DRAFTER, weight_bytes=10**9),
 )
+
+REVOKED = SkippedOption("RevokedHostKeys", "/etc/revoked", "~/.ssh/config line 3", "not known", "mark them @revoked")
+STRICT = SkippedOption("StrictHostKeyChecking", "no", "~/.ssh/config line 4", "always checked strictly")
 
 
 def bad(found: Findings) -> list[Check]:
@@ -67,6 +75,7 @@ def test_a_healthy_box_passes_everything_and_needs_no_mend() -> None:
     assert [check for check in checks if check.mend] == []
     assert {check.group for check in checks} == {
         "link",
+        "keys",
         "service",
         "journal",
         "python",
@@ -81,8 +90,8 @@ def test_a_healthy_box_passes_everything_and_needs_no_mend() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict", "text", "mend"),
     [
-        (replace(HEALTHY, latency_ms=450.0), "warn", "450 ms", "late"),
-        (replace(HEALTHY, facts=replace(HEALTHY.facts, greeting=b"hi there")), "fail", "hi there", "print nothing"),
+        (replace(HEALTHY, link=replace(LINK, latency_ms=450.0)), "warn", "450 ms", "late"),
+        (replace(HEALTHY, link=replace(LINK, greeting=b"hi there")), "fail", "hi there", "print nothing"),
         (
             replace(HEALTHY, facts=replace(HEALTHY.facts, systemd_version=None)),
             "fail",
@@ -142,9 +151,9 @@ def test_a_healthy_box_passes_everything_and_needs_no_mend() -> None:
         (replace(HEALTHY, settings="Invalid value (at line 3)"), "fail", "line 3", "TOML"),
         (replace(HEALTHY, settings=None), "fail", "engine.toml", "ddtree install"),
         (
-            surveyed(engines=[{"pid": 77, "command": "python -m engine serve"}]),
+            surveyed(engines=[{"pid": 77, "command": "python -m engine serve", "memory_bytes": 3 * 10**9}]),
             "warn",
-            "process 77 is not this unit's",
+            "process 77 is not this unit's and holds 3.0 GB",
             "kill 77",
         ),
         (
@@ -156,6 +165,35 @@ def test_a_healthy_box_passes_everything_and_needs_no_mend() -> None:
         (surveyed(disk_free_bytes=10**8), "fail", "0.1 GB", "room"),
         (surveyed(gpus=[], interpreters=[{**INTERPRETER}]), "warn", "processor", "trial"),
         (surveyed(gpus=[{**GPU, "persistence_mode": "Disabled"}]), "warn", "H200", "nvidia-smi -pm 1"),
+        (replace(HEALTHY, link=replace(LINK, clock_ahead_s=63.0)), "warn", "63.0 s ahead of", "timedatectl set-ntp"),
+        (
+            replace(HEALTHY, link=replace(LINK, skipped=(REVOKED, STRICT))),
+            "warn",
+            "/etc/revoked (~/.ssh/config line 3) has no effect here",
+            "@revoked",
+        ),
+        (
+            replace(
+                HEALTHY, log=EmptyLog("namespace", "logs into the journal namespace gpu", "journalctl --namespace=gpu")
+            ),
+            "fail",
+            "namespace gpu",
+            "journalctl --namespace=gpu",
+        ),
+        (replace(HEALTHY, log=EmptyLog("rate limit", "journald drops lines", "log less")), "warn", "drops", "log less"),
+        (
+            replace(HEALTHY, model=replace(HEALTHY.model, weight_bytes=140 * 10**9)),
+            "fail",
+            "weights of 140.0 GB, a GPU has 150.8 GB",
+            "smaller",
+        ),
+        (
+            surveyed(gpu_processes=[{"pid": 5, "gpu_bytes": 30 * 10**9, "command": "python old", "unit_pid": 1}]),
+            "warn",
+            "holds 30.0 GB of GPU memory and is not the engine's: python old",
+            "kill 5",
+        ),
+        (surveyed(gpus=[{**GPU, "throttle": "hw slowdown"}]), "warn", "held down by hw slowdown", "PERFORMANCE"),
         (
             replace(HEALTHY, model=ModelFolders("/m", None, (), False, "", None)),
             "fail",
@@ -195,3 +233,29 @@ def test_a_model_with_missing_shards_names_them() -> None:
 def test_a_drafter_made_for_something_else_is_found(change: dict[str, Any], said: str) -> None:
     assert misfits(TARGET, {**DRAFTER, **change}) == [said]
     assert misfits(TARGET, DRAFTER) == []
+
+
+def test_the_engines_own_gpu_memory_and_that_of_its_children_is_no_trouble() -> None:
+    serving = ServiceState("serving", "u", "user", main_pid=42)
+    held = [
+        {"pid": 42, "gpu_bytes": 80 * 10**9, "command": "engine", "unit_pid": 1},
+        {"pid": 43, "gpu_bytes": 80 * 10**9, "command": "rank 1", "unit_pid": 42},
+        {"pid": 9, "gpu_bytes": 4 * 10**8, "command": "a display", "unit_pid": 1},
+    ]
+    assert bad(replace(surveyed(gpu_processes=held), service=serving)) == []
+
+
+def test_an_engine_that_is_not_the_consoles_own_needs_no_torch_and_no_settings_file_of_ours() -> None:
+    found = replace(surveyed(interpreters=[]), bundled=False, settings=None, model=None)
+    assert bad(found) == []
+
+
+def test_the_doctor_knows_the_architectures_that_the_engine_runs() -> None:
+    from engine.models import deepseek_v3, llama, qwen3, qwen3_moe
+
+    runs = {name for module in (deepseek_v3, llama, qwen3, qwen3_moe) for name in module.ARCHITECTURES}
+    assert {*KNOWN_ARCHITECTURES, *KNOWN_TYPES} == runs
+    nested = {"architectures": ["KimiK25ForConditionalGeneration"], "text_config": {"model_type": "kimi_k2"}}
+    assert HEALTHY.model is not None
+    troubles = bad(replace(HEALTHY, model=replace(HEALTHY.model, config=nested, drafter="")))
+    assert [check.group for check in troubles] == ["drafter"]  # there is none

@@ -1,0 +1,104 @@
+"""Options of the SSH config that hold for a host and that the console's SSH library passes over in silence."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asyncssh.config import ConfigParseError, SSHClientConfig
+
+from console.box.errors import SshConfigError
+
+
+@dataclass(frozen=True)
+class SkippedOption:
+    """One option that OpenSSH would follow for this host. `matters`: without it a login or a check comes out differently."""
+
+    name: str
+    value: str
+    where: str
+    """File and line."""
+    effect: str
+    mend: str | None = None
+
+    @property
+    def matters(self) -> bool:
+        return self.mend is not None
+
+
+# Name -> (what is done instead, what to do about it where it matters).
+EFFECTS: dict[str, tuple[str, str | None]] = {
+    "RevokedHostKeys": (
+        "keys revoked in that file alone are not known to be",
+        "mark them @revoked in a known_hosts file",
+    ),
+    "KnownHostsCommand": (
+        "host keys are looked up in known_hosts files alone",
+        "put the keys into a known_hosts file, or accept the key when it is shown",
+    ),
+    "VerifyHostKeyDNS": ("host keys in DNS are not asked for", "accept the key when it is shown"),
+    "PubkeyAcceptedAlgorithms": (
+        "keys of every type are offered",
+        'name the one key to offer for this host in hosts.toml: key = "~/.ssh/…"',
+    ),
+    "PubkeyAcceptedKeyTypes": (
+        "keys of every type are offered",
+        'name the one key to offer for this host in hosts.toml: key = "~/.ssh/…"',
+    ),
+    "RequiredRSASize": ("short RSA keys are taken", "replace them by Ed25519 keys"),
+    "SecurityKeyProvider": ("keys on a token need the agent", "load the key into ssh-agent"),
+    "ProxyUseFdpass": ("the proxy cannot hand its socket over", "use ProxyJump, or a ProxyCommand that pipes"),
+    "BindInterface": ("the route decides on the interface", "use BindAddress"),
+    "StrictHostKeyChecking": ("host keys are always checked strictly", None),
+    "UpdateHostKeys": ("known_hosts is not rewritten", None),
+    "HashKnownHosts": ("the console's own known_hosts file is not hashed", None),
+    "CheckHostIP": ("keys are looked up by name", None),
+    "ControlMaster": ("the console keeps one connection of its own", None),
+    "ControlPath": ("the console keeps one connection of its own", None),
+    "ControlPersist": ("the console keeps one connection of its own", None),
+    "AddKeysToAgent": ("passphrases are asked for once a session", None),
+    "BatchMode": ("a console on a terminal asks, one without does not", None),
+    "NumberOfPasswordPrompts": ("a password is asked for three times", None),
+    "LocalForward": ("forwards are not put up", None),
+    "RemoteForward": ("forwards are not put up", None),
+    "DynamicForward": ("forwards are not put up", None),
+    "LocalCommand": ("no command is run on this machine", None),
+}
+
+
+class _NotingConfig(SSHClientConfig):
+    """The library's own reader, Host, Match and Include and all, that notes what it would pass over."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.noted: dict[str, SkippedOption] = {}
+
+    def note(self, option: str, args: list[str]) -> None:
+        effect, mend = EFFECTS[option]
+        found = SkippedOption(option, " ".join(args), f"{self._path} line {self._line_no}", effect, mend)
+        self.noted.setdefault(option, found)  # the first one holds, as everywhere in these files
+        args.clear()
+
+
+_NotingConfig._handlers = {
+    **SSHClientConfig._handlers,
+    **{name.lower(): (name, _NotingConfig.note) for name in EFFECTS},
+}
+
+
+def skipped_options(files: Sequence[Path], host: str, user: str | None, port: int | None) -> tuple[SkippedOption, ...]:
+    """What `files` say for `host` that has no effect in the console, those that matter first.
+
+    Raises SshConfigError with file and line for a config that cannot be read.
+    """
+    try:
+        config = _NotingConfig.load(
+            None, list(files), False, False, False, getpass.getuser(), user or (), host, port or ()
+        )
+    except (ConfigParseError, OSError, UnicodeDecodeError) as error:
+        raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
+    assert isinstance(config, _NotingConfig)
+    return tuple(sorted(config.noted.values(), key=lambda option: not option.matters))
