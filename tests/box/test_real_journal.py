@@ -157,7 +157,15 @@ async def test_bytes_that_are_no_text_break_nothing(box: Box, ops: Connection) -
     async with following(ops, source("garbage")) as records:
         await eventually(has(records, "last"))
     found = messages(records)
-    assert found == ["\ufffd\ufffd", "\x1b]0;title\x07\x1b[31mred", "with\rreturn", "nul", "inside", "x" * 60_000, "last"]
+    assert found == [
+        "\ufffd\ufffd",
+        "\x1b]0;title\x07\x1b[31mred",
+        "with\rreturn",
+        "nul",
+        "inside",
+        "x" * 60_000,
+        "last",
+    ]
 
 
 async def test_going_on_from_a_cursor_gives_only_what_came_after_it(box: Box, ops: Connection) -> None:

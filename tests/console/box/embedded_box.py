@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ class EmbeddedBox:
     host_keys: list[asyncssh.SSHKey]
     client_key: asyncssh.SSHKey
     password: str | None = None
+    dialogue: list[tuple[str, str]] = field(default_factory=list)
+    """Keyboard-interactive: questions, one at a time, and the answers that are right."""
     host_certificates: list[asyncssh.SSHCertificate] = field(default_factory=list)
     greeting: bytes = b""  # printed by the login shell before anything else
     deaf: bool = False  # answers no request for a session
@@ -145,6 +148,22 @@ class _Server(asyncssh.SSHServer):
 
     def validate_password(self, username: str, password: str) -> bool:
         return password == self._box.password
+
+    def kbdint_auth_supported(self) -> bool:
+        return bool(self._box.dialogue)
+
+    def get_kbdint_challenge(self, username: str, lang: str, submethods: str) -> Any:
+        self._step = 0
+        return self._question()
+
+    def validate_kbdint_response(self, username: str, responses: Sequence[str]) -> Any:
+        if list(responses) != [self._box.dialogue[self._step][1]]:
+            return False
+        self._step += 1
+        return True if self._step == len(self._box.dialogue) else self._question()
+
+    def _question(self) -> Any:
+        return "Login", f"step {self._step + 1}", "", [(self._box.dialogue[self._step][0], False)]
 
     def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
         return True

@@ -96,6 +96,40 @@ async def test_a_password_is_asked_for_when_no_key_serves(
     assert operator.asked == ["ops@127.0.0.1"] * 2
 
 
+async def test_a_box_that_asks_its_own_questions_gets_its_answers_in_turn(
+    embedded: EmbeddedBox, target: Target, tmp_path: Path
+) -> None:
+    embedded.dialogue = [("Password: ", "sesame"), ("One-time code: ", "123456")]
+    asking = replace(target, identity_files=(), only_these_keys=False)
+    operator = Operator(secrets=["sesame", "123456"])
+    async with await connect(asking, operator) as connection:
+        assert (await connection.run(["true"])).exit_status == 0
+    assert operator.asked == ["Login step 1", "Login step 2"]
+
+
+async def test_wrong_answers_and_nobody_to_answer_are_a_refused_login(embedded: EmbeddedBox, target: Target) -> None:
+    embedded.dialogue = [("One-time code: ", "123456")]
+    asking = replace(target, identity_files=(), only_these_keys=False)
+    assert isinstance(await refusal(asking), LoginRefused)
+    for answers in (["000000", None, None, None], [None, None, None, None]):
+        with pytest.raises(LoginRefused):
+            await connect(asking, Operator(secrets=list(answers)))
+
+
+async def test_the_answers_are_kept_nowhere_and_asked_for_again_after_a_drop(
+    embedded: EmbeddedBox, target: Target
+) -> None:
+    embedded.dialogue = [("One-time code: ", "123456")]
+    operator = Operator(secrets=["123456", "123456"])
+    asking = replace(target, identity_files=(), only_these_keys=False)
+    async with await connect(asking, operator, timing=Timing(first_retry_s=0.02)) as connection:
+        back = asyncio.Event()
+        connection.on_state(lambda state: back.set() if state.name == "LIVE" and len(embedded.logins) > 1 else None)
+        embedded.drop_all()
+        await back.wait()
+    assert operator.asked == ["Login step 1"] * 2
+
+
 async def test_the_logins_clock_stands_still_while_somebody_types(embedded: EmbeddedBox, locked: Target) -> None:
     class Slow(Operator):
         async def secret(self, title: str, prompt: str) -> str | None:
