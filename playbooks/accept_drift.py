@@ -9,7 +9,7 @@
 # summary = "Does the commit length hold along one long answer, and where does it fall"
 # version = "1.0.0"
 # kind = "sweep"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = []

@@ -9,7 +9,7 @@
 # summary = "Which tree budget pays at which context; autoregressive and chain decoding beside it"
 # version = "1.0.0"
 # kind = "sweep"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "spec.on"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = []
@@ -96,6 +96,10 @@ def arms_of(params: Mapping[str, Any]) -> Dict[str, Any]:
 def measure(run: kit.Run) -> Mapping[str, Any]:
     """Every arm at every context, a few times over."""
     params, arms = run.params, arms_of(run.params)
+    if not run.chooses_speculation:
+        raise kit.Stop(
+            "missing", f"{run.engine.kind} takes no choice of speculation with a request", "capability_missing"
+        )
     contexts = [params["short"]]
     if params["long"]:
         contexts.append(

@@ -9,7 +9,7 @@
 # summary = "What the way to the client costs: the same streams stamped on the box and at the console"
 # version = "1.0.0"
 # kind = "check"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = []

@@ -9,7 +9,7 @@
 # summary = "Total and per-user rate at 1, 2, 4, 8 requests at a time, with speculation and without"
 # version = "1.0.0"
 # kind = "sweep"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = ["load"]
@@ -87,7 +87,7 @@ def measure(run: kit.Run) -> Mapping[str, Any]:
     """Bursts of every level and arm, in rounds of shuffled order."""
     params = run.params
     kit.room_for(run, params["tokens"] + params["prompt"] - kit.WARM_TOKENS)
-    arms = ARMS if run.info.get("drafter") else {"now": None}
+    arms = ARMS if run.info.get("drafter") and run.chooses_speculation else {"now": None}
     began = time.monotonic()
     for choice in arms.values():
         run.request(params["kind"], params["prompt"], params["tokens"], speculation=choice)

@@ -9,7 +9,7 @@
 # summary = "Step time and commit length against context length"
 # version = "1.0.0"
 # kind = "sweep"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream"]
 # wants = ["steps.exact", "accept.length", "tokens.count", "ignore_eos"]
 # effects = []

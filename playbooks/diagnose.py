@@ -9,7 +9,7 @@
 # summary = "Why is it slow tonight: the engine now against its pinned golden run"
 # version = "1.0.0"
 # kind = "diagnose"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count", "spec.on"]
 # effects = []
@@ -141,7 +141,7 @@ def default_cells(run: kit.Run) -> Cells:
 def probe(run: kit.Run) -> None:
     """The fixed questions, with speculation and without where the engine lets a request choose."""
     choices: Dict[str, Any] = {"now": None}
-    if (run.info.get("settings") or {}).get("mode", "off") != "off":
+    if run.chooses_speculation and (run.info.get("settings") or {}).get("mode", "off") != "off":
         choices["off"] = {"mode": "off"}
     for number, (kind, tokens) in enumerate(PROBES):
         for arm, choice in choices.items():

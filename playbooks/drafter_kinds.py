@@ -9,7 +9,7 @@
 # summary = "Commit length on six kinds of text, at a short and a long context"
 # version = "1.0.0"
 # kind = "sweep"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = []

@@ -8,10 +8,11 @@ import json
 import socket
 import time
 import urllib.parse
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Iterator, Mapping, Sequence
 
 from kit_end import Stop
+from kit_foreign import counters_of, sglang_body, sglang_chunks, sglang_steps, steps_between
 
 REQUEST_LIMIT_S = 600.0  # one socket operation; a prefill of a long prompt is silent for minutes on slow machines
 
@@ -44,6 +45,8 @@ class Engine:
     model: str | None = None
     key: str | None = None
     refused: list[str] = field(default_factory=list)
+    kind: str = "bundled"
+    drafting: bool = True  # whether it speculates, as it says
     connection: http.client.HTTPConnection | None = None
     aborted: Stop | None = None
 
@@ -52,6 +55,10 @@ class Engine:
         if parts.scheme != "http" or parts.hostname not in ("127.0.0.1", "localhost", "::1"):
             raise Stop("bad_params", f"base URL {self.base_url!r}: playbooks talk to the box's own loopback, over http")
         self.host, self.port = parts.hostname, parts.port or 80
+
+    def twin(self) -> Engine:
+        """Another connection to the same engine."""
+        return Engine(self.base_url, self.model, self.key, list(self.refused), self.kind, self.drafting)
 
     def abort(self, why: Stop) -> None:
         """From another thread: break the request under way, so that the engine stops working on it."""
@@ -134,6 +141,57 @@ class Engine:
         temperature: float = 0.0, speculation: Mapping[str, Any] | None = None,
     ) -> Completion:  # fmt: skip
         """One streamed completion, every chunk stamped on arrival and parsed after the last. Raises Stop(engine)."""
+        if self.kind != "bundled" and speculation is not None:
+            raise Stop("missing", f"{self.kind} takes no choice of speculation with a request", "capability_missing")
+        if self.kind == "sglang":
+            return self._complete_sglang(prompt, max_tokens, ignore_eos)
+        if self.kind == "vllm":
+            before = counters_of(self.text("/metrics") or "")
+            answer = self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, None)
+            counted = before and self.drafting
+            after = counters_of(self.text("/metrics") or "") if counted else {}
+            n = None if answer.completion_tokens is None else answer.completion_tokens - 1
+            steps = steps_between(before, after, n) if counted else None if self.drafting else n
+            return replace(answer, steps={"steps": steps} if steps else None)
+        return self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, speculation)
+
+    def _complete_sglang(self, prompt: Sequence[int] | str, max_tokens: int, ignore_eos: bool) -> Completion:
+        with self._trouble("/generate"):
+            response, sent = self._send("POST", "/generate", sglang_body(prompt, max_tokens, ignore_eos))
+            if response.status != 200:
+                raise Stop(
+                    "engine", f"/generate: HTTP {response.status}: {_error_message(response.read())}", "engine_http"
+                )
+            lines = _read_stream(response)
+        chunks, meta, text = sglang_chunks(lines)
+        ids = tuple(token for _, _, new in chunks for token in new)
+        finish = meta.get("finish_reason")
+        tokens = meta.get("completion_tokens")
+        steps = sglang_steps(meta, tokens, self.drafting)
+        return Completion(
+            text=text,
+            token_ids=ids if ids and len(ids) == tokens else None,
+            stamps_s=tuple((stamp - sent) / 1e9 for stamp, _, _ in chunks),
+            chunk_tokens=tuple(count for _, count, _ in chunks),
+            prompt_tokens=meta.get("prompt_tokens"),
+            completion_tokens=tokens,
+            cached_tokens=meta.get("cached_tokens"),
+            finish=finish.get("type") if isinstance(finish, dict) else finish,
+            e2e_s=(lines[-1][0] - sent) / 1e9,
+            steps={"steps": steps} if steps else None,
+        )
+
+    def text(self, path: str) -> str | None:
+        """A plain text answer, or None for a path the engine does not have."""
+        with self._trouble(path):
+            response, _ = self._send("GET", path, None)
+            data = response.read()
+        return data.decode("utf-8", "replace") if response.status == 200 else None
+
+    def _complete_openai(
+        self, prompt: Sequence[int] | str, max_tokens: int, ignore_eos: bool, seed: int, temperature: float,
+        speculation: Mapping[str, Any] | None,
+    ) -> Completion:  # fmt: skip
         wanted: dict[str, Any] = {
             "seed": seed,
             "return_token_ids": True,

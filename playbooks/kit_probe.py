@@ -7,6 +7,7 @@ from typing import Any, Mapping
 
 from kit_end import Stop
 from kit_engine import Engine
+from kit_foreign import SGLANG_CAPS, VLLM_CAPS, sglang_info, vllm_info
 
 _BUNDLED = (
     "openai.chat", "openai.completions", "stream", "usage.stream", "ignore_eos", "seed", "accept.length", "accept.histogram",
@@ -15,19 +16,33 @@ _BUNDLED = (
 
 
 def probe(engine: Engine) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What the engine says of itself, and the capabilities that follow from it."""
-    info = engine.get("/server_info") or {}
-    if info.get("engine") != "bundled":
-        raise Stop(
-            "missing",
-            f"{engine.base_url} is not the bundled engine, the only one this playbook knows",
-            "engine_unknown",
-        )
-    caps = list(_BUNDLED)
-    if engine.post("/tokenize", {"prompt": "a"}, optional=True) is not None:
+    """What the engine says of itself, and the capabilities that follow from it. Raises Stop(missing) for a stranger."""
+    told = engine.get("/server_info") or engine.get("/get_server_info") or {}
+    if told.get("engine") == "bundled":
+        info, caps = told, list(_BUNDLED)
+    elif "max_total_num_tokens" in told or "speculative_algorithm" in told:
+        info, caps = sglang_info(told), list(SGLANG_CAPS)
+    else:
+        models, version = engine.get("/v1/models") or {}, engine.get("/version") or {}
+        if not any(one.get("owned_by") == "vllm" for one in models.get("data") or ()):
+            known = "it is none of bundled, sglang and vllm"
+            raise Stop(
+                "missing", f"{engine.base_url} is an engine that playbooks do not know: {known}", "engine_unknown"
+            )
+        metrics = engine.text("/metrics")
+        info, caps = vllm_info(version, models, metrics), list(VLLM_CAPS)
+        engine.model = engine.model or models["data"][0].get("id")
+        if metrics is not None:
+            caps += ["steps.exact", "accept.length"]
+    engine.kind = info["engine"]
+    engine.drafting = (info.get("settings") or {}).get("mode", "off") != "off"
+    if (
+        engine.post("/tokenize", {"prompt": "a", **({"model": engine.model} if engine.model else {})}, optional=True)
+        is not None
+    ):
         caps.append("tokens.count")
-    if (info.get("settings") or {}).get("mode", "off") != "off":
-        caps.append("spec.on")
+    if engine.drafting:
+        caps += ["spec.on"] if "accept.length" in caps else ["spec.on", "accept.length"]
     if os.environ.get("DDT_RESTARTS"):
         caps += ["unit.restart", "unit.edit"]
     return info, tuple(caps)

@@ -189,6 +189,7 @@ _ASKS = {  # what a model with a chat template is asked to do, after the pages i
     "chat": "Which {thing} should I take to the {place}, and why? Answer at length.",
 }
 _GOES_ON = {"copy": "\nThe same list once more:\n"}  # without a template a model goes on from where the text stops
+_SAMPLE_LETTERS = 4000
 _LETTERS_A_TOKEN = 6  # no common tokenizer packs more than this into a token of such text
 
 
@@ -207,18 +208,21 @@ class Prompts:
         self._vocabulary = vocabulary
         self._made = 0
         self._hash = hashlib.sha256()
-        self.method: Literal["chat", "text", "ids"] = "ids"
+        self.method: Literal["chat", "text", "ids", "letters"] = "ids"
         if self._ids({"messages": [{"role": "user", "content": "a"}]}) is not None:
             self.method = "chat"
         elif self._ids({"prompt": "a"}) is not None:
             self.method = "text"
+        elif engine.kind != "bundled":
+            self.method = "letters"  # it counts no tokens for us: lengths are as near as its own usage lets them be
+        self._letters_a_token: float | None = None
 
     @property
     def sha(self) -> str:
         """Hash of every text made so far without its salt: two runs with the same one read the same texts."""
         return self._hash.hexdigest()[:16]
 
-    def make(self, kind: str, tokens: int) -> list[int]:
+    def make(self, kind: str, tokens: int) -> list[int] | str:
         """A prompt of exactly `tokens` ids. Each call gives another text; the same seed gives the same texts."""
         if tokens < 1:
             raise ValueError("a prompt has at least one token")
@@ -227,11 +231,11 @@ class Prompts:
         self._hash.update(f"{self.method}/{seed}/{kind}/{tokens}\n".encode())
         return self._written(kind, tokens, seed, hashlib.sha256(f"{self.salt}/{seed}".encode()).hexdigest()[:12])
 
-    def fixed(self, kind: str, tokens: int, number: int) -> list[int]:
+    def fixed(self, kind: str, tokens: int, number: int) -> list[int] | str:
         """The same prompt in every run, whatever its seed and salt: for what an engine must answer alike each time."""
         return self._written(kind, tokens, f"fixed/{number}", f"{number:012d}")
 
-    def _written(self, kind: str, tokens: int, seed: str, salt: str) -> list[int]:
+    def _written(self, kind: str, tokens: int, seed: str, salt: str) -> list[int] | str:
         if self.method == "ids":
             pick = random.Random(salt)
             return [pick.randrange(1, self._vocabulary) for _ in range(tokens)]
@@ -240,11 +244,24 @@ class Prompts:
             end = "\n" + _ASKS[kind].format_map(_words(random.Random(seed)))
         source = paragraphs(kind, seed)
         body = ""
+        if self.method == "letters":
+            letters = max(int(tokens * self._letters(kind)) - len(head) - len(end), 0)
+            return head + _grown(body, letters, source)[:letters] + end
         while True:
             ids = self._tokenize(head + body + end)
             if len(ids) >= tokens:
                 return _cut(ids, tokens, len(self._tokenize(end)) if end else 0)
             body = _grown(body, (tokens - len(ids)) * _LETTERS_A_TOKEN, source)
+
+    def _letters(self, kind: str) -> float:
+        """Letters a token of such text, from one request's own usage."""
+        if self._letters_a_token is None:
+            sample = _grown("", _SAMPLE_LETTERS, paragraphs(kind, "letters"))
+            counted = self._engine.complete(sample, 1).prompt_tokens
+            if not counted:
+                raise Stop("missing", "the engine neither counts tokens nor tells a prompt's", "capability_missing")
+            self._letters_a_token = len(sample) / counted
+        return self._letters_a_token
 
     def _tokenize(self, text: str) -> list[int]:
         body: dict[str, object] = {"prompt": text}
@@ -256,7 +273,8 @@ class Prompts:
         return ids
 
     def _ids(self, body: Mapping[str, object]) -> list[int] | None:
-        answer = self._engine.post("/tokenize", body, optional=True)
+        named = {"model": self._engine.model} if self._engine.model else {}
+        answer = self._engine.post("/tokenize", {**body, **named}, optional=True)
         return None if answer is None else list(answer["tokens"])
 
 

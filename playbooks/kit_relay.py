@@ -24,7 +24,7 @@ POLL_S = 0.1
 class Relay:
     """Serves `count` streams to one client that knows the secret path; use it as a context manager."""
 
-    def __init__(self, run: Run, prompts: Sequence[Sequence[int]], output_tokens: int) -> None:
+    def __init__(self, run: Run, prompts: Sequence[Sequence[int] | str], output_tokens: int) -> None:
         self.run = run
         self.prompts = prompts
         self.output_tokens = output_tokens

@@ -68,6 +68,7 @@ class Service:
         request["new"]["expect"].update(changes)
         state, name = Path(self.given["state"]), f"{self.run.prompts.salt[:60]}-{self.starts}-{secrets.token_hex(2)}"
         self._promise(text)
+        (state / "applies").mkdir(mode=0o700, parents=True, exist_ok=True)
         write(state / "applies" / f"{name}.request.json", request)
         self.starts += 1
         self.run.engine.close()

@@ -41,6 +41,11 @@ class Run:
             raise self.stop
 
     @property
+    def chooses_speculation(self) -> bool:
+        """Whether a request may choose its own speculation here; elsewhere only the service's settings do."""
+        return self.engine.kind == "bundled"
+
+    @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started_s
 
@@ -84,7 +89,7 @@ class Run:
 
     def ask(
         self, kind: str, prompt_tokens: int, output_tokens: int, *, ignore_eos: bool = True,
-        speculation: Mapping[str, Any] | None = None, prompt: Sequence[int] | None = None,
+        speculation: Mapping[str, Any] | None = None, prompt: Sequence[int] | str | None = None,
     ) -> tuple[dict[str, Any], Completion]:  # fmt: skip
         """`request` with the answer itself; `prompt` is one made before, to be asked again."""
         self.check()
@@ -103,7 +108,7 @@ class Run:
         self.check()
         prompts = [self.prompts.make(kind, prompt_tokens) for _ in range(count)]
         while len(self.helpers) < count:
-            self.helpers.append(Engine(self.engine.base_url, self.engine.model, self.engine.key))
+            self.helpers.append(self.engine.twin())
         with ThreadPoolExecutor(count) as pool:
             started = [
                 pool.submit(helper.complete, prompt, output_tokens, seed=self.seed, speculation=speculation)
@@ -126,7 +131,7 @@ class Run:
 
     def watched(self) -> dict[str, Any]:
         """What the engine says beside the figures, now that our request is over: others' requests, clocks, throttling."""
-        if not self.info:
+        if self.info.get("engine") != "bundled":
             return {}
         now = self.engine.get("/server_info") or {}
         others = sum((now.get("requests") or {}).get(name) or 0 for name in ("running", "queued"))
@@ -157,7 +162,8 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
     steps = decode_s = None
     source = "client"
     if answer.steps is not None and answer.steps.get("steps"):
-        steps, decode_s, source = answer.steps["steps"], answer.steps["decode_s"], "speculation"
+        steps, decode_s = answer.steps["steps"], answer.steps.get("decode_s")
+        source = "speculation" if decode_s is not None else "steps counted by the engine, time by the client"
     decode_s = decode_s if decode_s is not None else client_decode_s
     commit = n / steps if n is not None and steps else None
     words: Sequence[Any] = answer.token_ids if answer.token_ids is not None else answer.text.split()

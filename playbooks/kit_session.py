@@ -103,7 +103,7 @@ class Session:
         self._run = run
         stats = dict(self.measure(run))
         run.check()
-        self._compare(info, engine.get("/server_info") or {})
+        self._compare(info, probe(engine)[0])
         self.events.emit("summary", stats={**stats, "prompts_sha": prompts.sha, "elapsed_s": round(run.elapsed_s, 3)})
 
     def _hello(self, params: Mapping[str, Any], plan: Mapping[str, Any], caps: Sequence[str]) -> None:

@@ -9,7 +9,7 @@
 # summary = "What context the engine really holds: the pool, bytes a token, and a request near the limit"
 # version = "1.0.0"
 # kind = "check"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = []

@@ -9,7 +9,7 @@
 # summary = "Does speculation give the very tokens of plain decoding, on long prompts and outputs too"
 # version = "1.0.0"
 # kind = "check"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "spec.on"]
 # wants = ["steps.exact", "accept.length", "tokens.count", "logprobs"]
 # effects = []
@@ -73,6 +73,10 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
 def measure(run: kit.Run) -> Mapping[str, Any]:
     """Both answers of every prompt, compared."""
     params = run.params
+    if not run.chooses_speculation:
+        raise kit.Stop(
+            "missing", f"{run.engine.kind} takes no choice of speculation with a request", "capability_missing"
+        )
     long = kit.long_prompt(run, params["long"], params["prompts"], params["tokens"])
     run.table(
         "prompts",

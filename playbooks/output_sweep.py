@@ -9,7 +9,7 @@
 # summary = "Rate against output length, past the natural end of the text and up to it"
 # version = "1.0.0"
 # kind = "sweep"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = []

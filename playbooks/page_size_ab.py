@@ -9,7 +9,7 @@
 # summary = "Another page size against the one in force: the same tokens first, then the speed"
 # version = "1.0.0"
 # kind = "ab"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "unit.restart"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = ["restarts_service"]

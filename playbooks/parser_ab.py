@@ -9,7 +9,7 @@
 # summary = "A reasoning or tool parser on against off: it must not touch step or commit length"
 # version = "1.0.0"
 # kind = "ab"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "unit.restart"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = ["restarts_service"]

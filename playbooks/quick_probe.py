@@ -9,7 +9,7 @@
 # summary = "Is it healthy: rate, commit length, step time and time to the first token on two kinds of text"
 # version = "1.0.0"
 # kind = "probe"
-# engines = ["bundled"]
+# engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream"]
 # wants = ["steps.exact", "accept.length", "tokens.count", "ignore_eos"]
 # effects = []

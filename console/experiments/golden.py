@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from console.experiments.playbook import Playbook
-from console.experiments.reading import sample_rows
+from console.experiments.reading import environment_of, sample_rows
 from console.experiments.store import Store
 
 MAX_BYTES = 30 * 1024
@@ -19,7 +19,7 @@ FIELDS = (
 
 
 def golden_for(store: Store, playbook: Playbook, host: str) -> dict[str, Any] | None:
-    """`{"run_id", "started", "conditions", "rows"}` for a playbook that diagnoses; None for others, and without a pin."""
+    """`{"run_id", "started", "conditions", "host", "rows"}` for a playbook that diagnoses; None for others, and without a pin."""
     if playbook.kind != "diagnose":
         return None
     run = store.golden(playbook.id, host)
@@ -30,6 +30,7 @@ def golden_for(store: Store, playbook: Playbook, host: str) -> dict[str, Any] | 
         "run_id": run.record.id,
         "started": run.record.started,
         "conditions": dict(run.conditions.hard),
+        "host": environment_of(run.events).get("host"),
         "rows": rows,
     }
     while len(json.dumps(golden, default=str)) > MAX_BYTES and rows:

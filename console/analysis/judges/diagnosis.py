@@ -85,6 +85,9 @@ def _cause(
     throttled = _throttled(found, before, now)
     if judged.klass == "step_regression" and throttled:
         return "throttled", f"{throttled}; {judged.headline}", "look at power cap and temperature of the GPUs"
+    busy = _busier(facts)
+    if judged.klass == "step_regression" and busy:
+        return "contention", f"{busy}; {judged.headline}", "see what else runs on the box, then ask again"
     if judged.klass in ("step_regression", "acceptance_regression"):
         return judged.klass, f"{judged.headline}{_factor(facts)}{_fallback(before, now)}", judged.next
     if _chunks(now) < MIN_CHUNKS_A_STEP <= _chunks(before):
@@ -159,6 +162,15 @@ def _throttled(found: Comparison, before: Sequence[Row], now: Sequence[Row]) -> 
         return None
     why = f" ({', '.join(reasons)})" if reasons else ""
     return f"the GPU clock is at {clocks[1]:.0f} MHz, {clocks[0]:.0f} in the golden run{why}"
+
+
+def _busier(facts: RunFacts) -> str | None:
+    """Whether the box computes for others, and did not in the golden run. Where GPUs do the work its load is no matter."""
+    now, then = facts.env.get("host") or {}, (facts.reference or {}).get("host") or {}
+    load, before, count = now.get("load_1m"), then.get("load_1m"), now.get("cpu_count")
+    if facts.env.get("gpu") or not load or before is None or not count or load < before + count:
+        return None
+    return f"the box is busy with other work: load {load:.1f} on {count} processors, {before:.1f} in the golden run"
 
 
 def _fallback(before: Sequence[Row], now: Sequence[Row]) -> str:

@@ -43,8 +43,8 @@ def sound(body: str) -> Playbook:
     return playbook
 
 
-async def gathered(events: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    async with asyncio.timeout(60):
+async def gathered(events: AsyncIterator[dict[str, Any]], within_s: float = 60) -> list[dict[str, Any]]:
+    async with asyncio.timeout(within_s):
         return [event async for event in events]
 
 
