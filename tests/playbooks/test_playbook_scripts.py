@@ -18,10 +18,15 @@ from speaking_engine import PLAYBOOKS
 
 from console.experiments.playbook import Playbook, catalogue, kit_files
 
-SCRIPTS = (
-    "accept_drift", "budget_sweep", "burst_vs_full", "concurrency_sweep", "context_curve", "drafter_kinds", "kv_capacity",
-    "lossless", "output_sweep", "quick_probe",
+ALONE = (
+    "accept_drift", "budget_sweep", "burst_vs_full", "concurrency_sweep", "context_curve", "diagnose", "drafter_kinds",
+    "kv_capacity", "lossless", "output_sweep", "quick_probe",
 )  # fmt: skip
+EFFECTS = {
+    "concurrency_sweep": ("load",), "page_size_ab": ("restarts_service",), "parser_ab": ("restarts_service",)
+}  # fmt: skip
+WITH_CONSOLE = ("client_vs_box", "page_size_ab", "parser_ab")  # they need it as a client, or for the transaction
+SCRIPTS = tuple(sorted((*ALONE, *WITH_CONSOLE)))
 
 
 def by_hand(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -41,7 +46,8 @@ def test_the_catalogue_holds_them_all_valid_with_keys_of_their_own() -> None:
     for playbook in found.values():
         assert playbook.faults == (), playbook.id
         assert playbook.warnings == (), playbook.id
-        assert set(playbook.effects) <= {"load"}
+        assert playbook.effects == EFFECTS.get(playbook.id, ())
+        assert playbook.engines == ("bundled", "sglang", "vllm")
     assert len({playbook.key for playbook in found.values()}) == len(SCRIPTS)
 
 
@@ -50,7 +56,7 @@ def test_the_estimate_is_below_the_limit_and_a_few_minutes_at_most(name: str) ->
     playbook = built_in()[name]
     estimate = playbook.estimate_s({param.name: param.default for param in playbook.params})
     assert estimate is not None
-    assert 10 <= estimate <= 300 < playbook.max_seconds
+    assert 10 <= estimate <= 300 < playbook.max_seconds or playbook.restarts_service
 
 
 @pytest.mark.parametrize("path", sorted(PLAYBOOKS.glob("*.py")), ids=lambda path: path.name)
@@ -101,9 +107,23 @@ def test_help_names_every_parameter_and_exit_status(name: str) -> None:
     assert "75 busy" in done.stdout
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+NEEDS = [
+    ("client_vs_box", "no console followed within 1 s", "wait=1"),
+    ("page_size_ab", "lacks unit.restart", "blocks=1"),
+    ("parser_ab", "lacks unit.restart", "blocks=1"),
+]
+
+
+@pytest.mark.parametrize(("name", "says", "param"), NEEDS)
+def test_a_playbook_that_needs_the_console_says_so_by_hand(name: str, says: str, param: str) -> None:
+    done = by_hand(name, "--selftest", "--param", param)
+    assert done.returncode == 4
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_selftest_runs_through_on_the_canned_engine(name: str) -> None:
-    done = by_hand(name, "--selftest")
+    done = by_hand(name, "--selftest", *(("--param", "wait=0") if name == "diagnose" else ()))
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["seq"] for event in events] == list(range(len(events)))
