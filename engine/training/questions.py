@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice
 
 from engine.tokenizer import Tokenizer
 from engine.training.prompts import Prompt
@@ -47,6 +48,12 @@ def continue_talks(
             if len(context) + len(earlier[turn]) + len(own) <= room:
                 context.extend(earlier[turn])
         yield Question((*context, *own), prompt.kind, dice.choice(TEMPERATURES), max_tokens)
+
+
+def after_turns(question: Question, turns: Sequence[Sequence[int]], context_tokens: int) -> Question:
+    """The question asked late in a talk: `context_tokens` ids of `turns`, taken round and round, go before it."""
+    context = list(islice(chain.from_iterable(cycle(turns)), context_tokens)) if any(turns) else []
+    return Question((*context, *question.token_ids), question.kind, question.temperature, question.max_tokens)
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: Prompt) -> tuple[int, ...]:
