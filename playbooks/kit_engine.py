@@ -14,7 +14,9 @@ from typing import Any, Iterator, Mapping, Sequence
 from kit_end import Stop
 from kit_foreign import counters_of, sglang_body, sglang_chunks, sglang_steps, steps_between
 
-REQUEST_LIMIT_S = 600.0  # one socket operation; a prefill of a long prompt is silent for minutes on slow machines
+REQUEST_LIMIT_S = 600.0  # until the first byte: a prefill of a long prompt is silent for minutes on slow machines
+STALL_LIMIT_S = 30.0  # between two bytes of a stream that has begun: no step takes so long, the engine is stuck
+READY_LIMIT_S = 120.0  # a single token of a single one; /health may say 200 while nothing is generated any more
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Engine:
     drafting: bool = True  # whether it speculates, as it says
     connection: http.client.HTTPConnection | None = None
     aborted: Stop | None = None
+    limit_s: float = REQUEST_LIMIT_S
+    stall_s: float = STALL_LIMIT_S
+    _socket: Any = None  # of the connection; the response may hold it alone
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.base_url)
@@ -78,12 +83,14 @@ class Engine:
         data = None if body is None else json.dumps(body).encode("utf-8")
         for attempt in (1, 2):
             if self.connection is None:
-                self.connection = http.client.HTTPConnection(self.host, self.port, timeout=REQUEST_LIMIT_S)
+                self.connection = http.client.HTTPConnection(self.host, self.port, timeout=self.limit_s)
             try:
                 if self.connection.sock is None:
                     self.connection.connect()
                     sock: Any = self.connection.sock  # typed as None before the call above
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._socket = sock
+                self._socket.settimeout(self.limit_s)
                 sent = time.perf_counter_ns()
                 self.connection.request(method, path, body=data, headers=headers)
                 return self.connection.getresponse(), sent
@@ -133,7 +140,10 @@ class Engine:
                 message = f"{where}: nothing answers there; is the engine serving?"
                 raise Stop("missing", message, "engine_unreachable") from None
             if isinstance(error, socket.timeout):
-                raise Stop("engine", f"{where}: no byte within {REQUEST_LIMIT_S:.0f} s", "engine_stalled") from None
+                message = (
+                    f"{where}: no byte within {self._socket.gettimeout() or self.limit_s:.0f} s: the engine is stuck"
+                )
+                raise Stop("engine", message, "engine_stalled") from None
             raise Stop("engine", f"{where}: {type(error).__name__}: {error}", "engine_lost") from None
 
     def complete(
@@ -162,7 +172,7 @@ class Engine:
                 raise Stop(
                     "engine", f"/generate: HTTP {response.status}: {_error_message(response.read())}", "engine_http"
                 )
-            lines = _read_stream(response)
+            lines = self._read_stream(response)
         chunks, meta, text = sglang_chunks(lines)
         ids = tuple(token for _, _, new in chunks for token in new)
         finish = meta.get("finish_reason")
@@ -180,6 +190,28 @@ class Engine:
             e2e_s=(lines[-1][0] - sent) / 1e9,
             steps={"steps": steps} if steps else None,
         )
+
+    def _read_stream(self, response: http.client.HTTPResponse) -> list[tuple[int, bytes]]:
+        """Every `data:` line with the time it came, in nanoseconds; the response is read to its end."""
+        lines: list[tuple[int, bytes]] = []
+        while True:
+            line = response.readline()
+            if line.startswith(b"data:"):
+                lines.append((time.perf_counter_ns(), line[5:].strip()))
+                self._socket.settimeout(self.stall_s)
+            if not line:
+                if not lines or lines[-1][1] != b"[DONE]":
+                    raise http.client.HTTPException("the stream broke off before [DONE]")
+                return lines
+
+    def prove_ready(self) -> None:
+        """One real token, soon. Raises Stop(engine) for an engine that says it is healthy and generates nothing."""
+        self.close()
+        self.limit_s, kept = READY_LIMIT_S, self.limit_s
+        try:
+            self.complete([1], 1)
+        finally:
+            self.limit_s = kept
 
     def text(self, path: str) -> str | None:
         """A plain text answer, or None for a path the engine does not have."""
@@ -207,7 +239,7 @@ class Engine:
             with self._trouble("/v1/completions"):
                 response, sent = self._send("POST", "/v1/completions", body)
                 if response.status == 200:
-                    return _completion(_read_stream(response), sent)
+                    return _completion(self._read_stream(response), sent)
                 data = response.read()
             name = _refused_parameter(data)
             if response.status != 400 or name not in options:
@@ -255,19 +287,6 @@ def _refused_parameter(data: bytes) -> str:
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""
     return str(name).split(".")[0]
-
-
-def _read_stream(response: http.client.HTTPResponse) -> list[tuple[int, bytes]]:
-    """Every `data:` line with the time it came, in nanoseconds; the response is read to its end."""
-    lines: list[tuple[int, bytes]] = []
-    while True:
-        line = response.readline()
-        if line.startswith(b"data:"):
-            lines.append((time.perf_counter_ns(), line[5:].strip()))
-        if not line:
-            if not lines or lines[-1][1] != b"[DONE]":
-                raise http.client.IncompleteRead(b"the stream broke off before [DONE]")
-            return lines
 
 
 def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:

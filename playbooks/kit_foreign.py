@@ -92,8 +92,8 @@ def steps_between(before: Mapping[str, float], after: Mapping[str, float], token
     neither were accepted nor came with a draft's step are steps of their own.
     """
     drafts, accepted = (after.get(name, 0.0) - before.get(name, 0.0) for name in ("drafts", "accepted"))
-    if tokens is None or drafts < 0 or accepted < 0:
-        return None
+    if tokens is None or drafts <= 0 or accepted < 0:
+        return None  # no drafts at all where it drafts: the counter is not wired, not an acceptance of nought
     steps = tokens - accepted
     return int(steps) if steps >= max(drafts, 1) else None
 

@@ -63,6 +63,7 @@ def environment(info: Mapping[str, Any]) -> dict[str, Any]:
         "model": model.get("name"),
         "drafter": drafter.get("path"),
         "block_size": drafter.get("block_size"),
+        "drafter_window": drafter.get("max_position_embeddings"),
         "kv": info.get("kv"),
         "versions": info.get("versions"),
         "gpu": [gpu.get("name") for gpu in gpus],

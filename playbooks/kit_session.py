@@ -92,6 +92,7 @@ class Session:
         if self.header.get("exclusive", True) and busy:
             raise Stop("busy", f"{busy} request(s) run or wait on the engine; this playbook needs it to itself")
         self.events.emit("env", phase="start", **environment(info))
+        engine.prove_ready()
         seed = int(os.environ.get("DDT_SEED") or 1)
         salt = os.environ.get("DDT_RUN_ID") or secrets.token_hex(6)
         prompts = Prompts(engine, str(seed), salt, vocabulary(info))

@@ -83,6 +83,7 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
     assert fit is not None, "there are rows with steps"
     if fit.levels >= 2 and not fit.verified and playbook_id == "context_curve":
         cautions = [*cautions, Caution("few_levels", f"{fit.levels} context levels cannot show curvature")]
+    cautions = [*cautions, *_graph_fallback(kept), *_beyond_drafter(levels, env.get("drafter_window"))]
     return _sweep(playbook_id, kept, levels, fit, cautions)
 
 
@@ -99,6 +100,31 @@ def impossible_commit(commits: Sequence[float], env: Mapping[str, Any]) -> str |
             limit = "" if not largest else f" and at most {largest:g}"
             return f"a commit length of {commit:.2f} was counted: it must be at least 1{limit}"
     return None
+
+
+def _graph_fallback(rows: Sequence[Mapping[str, Any]]) -> list[Caution]:
+    """Contexts above which steps run without captured graphs, where those below run with them."""
+    with_graph = [row["level"] for row in rows if row.get("graph") in (1, True) and row.get("level") is not None]
+    without = [row["level"] for row in rows if row.get("graph") in (0, False) and row.get("level") is not None]
+    if not with_graph or not without or min(without) <= max(with_graph):
+        return []
+    words = (
+        f"steps run without captured graphs from {min(without):g} tokens on, and with them up to {max(with_graph):g}"
+    )
+    return [Caution("graph_fallback", f"{words}: capture shapes for longer contexts")]
+
+
+def _beyond_drafter(levels: Sequence[Level], window: Any) -> list[Caution]:
+    """Levels beyond the positions that the drafter was made for."""
+    beyond = [level for level in levels if isinstance(window, int) and level.value > window]
+    if not beyond:
+        return []
+    words = f"contexts above {window:,} tokens are beyond the drafter's own positions"
+    return [
+        Caution(
+            "drafter_window", f"{words}: commit length {levels[0].commit_length:.2f} -> {beyond[-1].commit_length:.2f}"
+        )
+    ]
 
 
 # --- verdicts ----------------------------------------------------------------------------------------------------

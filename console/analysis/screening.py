@@ -25,8 +25,8 @@ COUNT_GAP = 0.01
 """Own token count and the engine's usage may differ by this share."""
 OFF_COMMIT = 1.0005
 """A commit length at or below this means that no drafted token was kept at all."""
-OFF_STEPS = 12
-"""So many steps without a kept draft are no accident where other requests kept some."""
+OFF_EXPECTED = 10.0
+"""Steps that would have kept so many drafted tokens at the rate of before, and kept none, are no accident."""
 
 _CAUSES = {
     "degenerate_output": "degenerate output (a repetition loop)",
@@ -108,8 +108,10 @@ def speculation_went_off(rows: Sequence[Row]) -> bool:
     A drafter that is never right keeps nothing from the start, which is another finding.
     """
     drafted = [row for row in rows if row.get("steps") and row.get("N") and row.get("arm") != "off"]
-    off = [row["N"] / row["steps"] <= OFF_COMMIT and row["steps"] >= OFF_STEPS for row in drafted]
+    off = [row["N"] / row["steps"] <= OFF_COMMIT for row in drafted]
     if not any(off) or all(off):
         return False
-    first = off.index(True)
-    return all(off[first:]) and any(drafted[i]["N"] / drafted[i]["steps"] > 1.1 for i in range(first))
+    first = len(off) - off[::-1].index(False)  # behind the last request that kept anything
+    before, behind = drafted[:first], drafted[first:]
+    kept_a_step = sum(row["N"] - row["steps"] for row in before) / sum(row["steps"] for row in before)
+    return kept_a_step * sum(row["steps"] for row in behind) >= OFF_EXPECTED

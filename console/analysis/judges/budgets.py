@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from console.analysis.effects import AB_DELTA, Cell, Effect, decide, effect_of_cells
@@ -53,7 +54,24 @@ def judge_budgets(facts: RunFacts) -> dict[str, Any]:
         klass, words, rows.cautions, following, arms=arms,
         recommended=[{"level": level, "arm": arm, "effect": effect.to_json()} for level, (arm, effect) in recommended.items()],
     )  # fmt: skip
+    even = break_even(cells, levels) if "off" in names else None
+    if even is not None:
+        found = {
+            **found,
+            "break_even": even,
+            "next": f"{following}; above about {even:,.0f} tokens plain decoding is faster",
+        }
     return {**found, "changes": changes} if changes else found
+
+
+def break_even(cells: Mapping[tuple[float, str], Sequence[Row]], levels: Sequence[float]) -> float | None:
+    """The context at which what is in force is as fast as plain decoding, between two levels that lie on either side of
+    it: straight between the logarithms of both rates' quotient; None where there is no such pair."""
+    gains = [math.log(rate_of(cells[level, NOW]) / rate_of(cells[level, "off"])) for level in levels]
+    for (low, gain), (high, later) in pairwise(zip(levels, gains, strict=True)):
+        if gain > 0 > later:
+            return low + (high - low) * gain / (gain - later)
+    return None
 
 
 def _entry(level: float, arm: str, rows: Sequence[Row], now: Sequence[Row]) -> dict[str, Any]:
