@@ -18,6 +18,9 @@ from typing import Any, get_type_hints
 
 from engine.errors import EngineError
 
+REASONING_PARSERS = ("", "qwen3", "deepseek_r1", "kimi_k2")
+TOOL_PARSERS = ("", "hermes", "qwen3", "kimi_k2")
+
 
 def _setting(
     default: Any,
@@ -83,8 +86,8 @@ class ServerTable:
     host: str = _setting("127.0.0.1")
     port: int = _setting(8765, low=0, high=65535)
     max_running_requests: int = _setting(1, low=1, high=1024)
-    reasoning_parser: str = _setting("", only=True)
-    tool_parser: str = _setting("", only=True)
+    reasoning_parser: str = _setting("", choices=REASONING_PARSERS)
+    tool_parser: str = _setting("", choices=TOOL_PARSERS)
     api_key_file: str = _setting("", secret=True)
 
 
@@ -212,7 +215,8 @@ def _checked(leaf: Field[Any], hint: Any, value: Any, where: str) -> Any:
             mend=f"leave it at {json.dumps(leaf.default)}",
         )
     if rule["choices"] and value not in rule["choices"]:
-        raise EngineError(f"{leaf.name} = {shown} is not one of {', '.join(rule['choices'])}", where=where)
+        words = ", ".join(filter(None, rule["choices"])) + (' or ""' if "" in rule["choices"] else "")
+        raise EngineError(f"{leaf.name} = {shown} is not one of {words}", where=where)
     low, high = rule["low"], rule["high"]
     if isinstance(value, float) and not math.isfinite(value):
         raise EngineError(f"{leaf.name} = {shown} is not a finite number", where=where)

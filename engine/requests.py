@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.events import Finished, StepSums
@@ -26,6 +26,7 @@ class GenerationRequest:
     stop_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # how many alternatives to tell of with each token; None tells of no probabilities
+    shown: Mapping[int, str] = field(default_factory=dict)  # special tokens that are wanted as text
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Scheduler:
 
         Raises QueueFullError and DrainingError.
         """
-        text = TextStream(self._tokenizer, request.stop, request.min_tokens)
+        text = TextStream(self._tokenizer, request.stop, request.min_tokens, request.shown)
         job = Job(request, deliver, self._clock(), text)
         with self._changed:
             if self._abort_s is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.tokenizer import Detokenizer, Tokenizer
@@ -29,6 +29,7 @@ class TextStream:
     tokenizer: Tokenizer | None
     stops: tuple[str, ...] = ()
     min_tokens: int = 0
+    shown: Mapping[int, str] = field(default_factory=dict)  # special tokens that are text here: a parser's markers
     _seen: int = 0  # tokens pushed so far
     _held: str = ""  # text not handed out yet
     _detokenizer: Detokenizer | None = field(init=False)
@@ -42,17 +43,18 @@ class TextStream:
         for used, token_id in enumerate(token_ids, start=1):
             self._seen += 1
             text = self._detokenizer.push(token_id) if self._detokenizer is not None else ""
+            text = self.shown.get(token_id, text)
             if self._seen <= self.min_tokens:
                 ready += text
                 continue
             self._held += text
-            found = _first_stop(self._held, self.stops)
+            found = first_of(self._held, self.stops)
             if found is not None:
                 start, stop = found
                 ready += self._held[:start]
                 self._held = ""
                 return Piece(ready, used, stop)
-            keep = _undecided(self._held, self.stops)
+            keep = undecided(self._held, self.stops)
             ready += self._held[: len(self._held) - keep]
             self._held = self._held[len(self._held) - keep :]
         return Piece(ready, len(token_ids))
@@ -63,15 +65,15 @@ class TextStream:
         return held
 
 
-def _first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Where the earliest stop string begins, and which it is."""
-    found = [(start, stop) for stop in stops if (start := text.find(stop)) >= 0]
+def first_of(text: str, words: Sequence[str]) -> tuple[int, str] | None:
+    """Where the earliest of some words begins, and which it is."""
+    found = [(start, word) for word in words if (start := text.find(word)) >= 0]
     return min(found) if found else None
 
 
-def _undecided(text: str, stops: Sequence[str]) -> int:
-    """Length of the longest end of `text` that a stop string could begin with."""
-    return max((_overlap(text, stop) for stop in stops), default=0)
+def undecided(text: str, words: Sequence[str]) -> int:
+    """Length of the longest end of `text` that one of the words could begin with."""
+    return max((_overlap(text, word) for word in words), default=0)
 
 
 def _overlap(text: str, stop: str) -> int:

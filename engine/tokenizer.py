@@ -35,6 +35,18 @@ class Tokenizer:
         """Text of `token_ids`; bytes that are no UTF-8 come out as U+FFFD."""
         return str(self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token: of byte-level pieces exactly, part of a character included; else of its text."""
+        piece = self.backend.id_to_token(token_id) or ""
+        if piece and all(character in _BYTE_OF for character in piece):
+            return bytes(_BYTE_OF[character] for character in piece)
+        return (self.decode([token_id], skip_special_tokens=False) or piece).encode()
+
+    def special_ids(self, texts: Sequence[str]) -> dict[int, str]:
+        """Those of `texts` that are one special token each, which decoding leaves out: id -> text."""
+        ids = {self.backend.token_to_id(text): text for text in texts}
+        return {token: text for token, text in ids.items() if token is not None and not self.decode([token])}
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -47,6 +59,16 @@ class Tokenizer:
             raise ChatTemplateError("the model folder has no chat template")
         text = self.template.render(messages, add_generation_prompt=add_generation_prompt, arguments=arguments)
         return self.encode(text, add_special_tokens=False)  # the template has written its special tokens itself
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level pieces write each byte as one character: printable ones as themselves, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {**{chr(byte): byte for byte in printable}, **{chr(0x100 + i): byte for i, byte in enumerate(others)}}
+
+
+_BYTE_OF = _byte_alphabet()
 
 
 @dataclass

@@ -186,18 +186,16 @@ def _speculation() -> tuple[Setting, ...]:
 def _service() -> tuple[Setting, ...]:
     key_file = "file with the key requests must carry; empty: none"
     interval = "longest time between two decode lines of one request"
+    reasoning = "format of the model's reasoning; empty: none"
+    calls = "format of the model's tool calls; empty: none"
     return (
         Setting("host", "server", "text", "127.0.0.1", "address the engine listens on"),
         Setting("port", "server", "int", 8765, "TCP port the engine listens on", minimum=1, maximum=65535),
         Setting(
             "max_running_requests", "server", "int", 1, "requests decoded at the same time", minimum=1, maximum=1024
         ),
-        Setting(
-            "reasoning_parser", "server", "text", "", "format of the model's reasoning; empty: none", only_default=True
-        ),
-        Setting(
-            "tool_parser", "server", "text", "", "format of the model's tool calls; empty: none", only_default=True
-        ),
+        Setting("reasoning_parser", "server", "choice", "", reasoning, choices=("", "qwen3", "deepseek_r1", "kimi_k2")),
+        Setting("tool_parser", "server", "choice", "", calls, choices=("", "hermes", "qwen3", "kimi_k2")),
         Setting("api_key_file", "server", "path", "", key_file, secret=True),
         Setting("tensor_parallel", "parallel", "int", 1, "GPUs the model is spread over", only_default=True),
         Setting("interval_s", "log", "float", 1.0, interval, minimum=0.01, maximum=3600.0),

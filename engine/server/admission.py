@@ -9,14 +9,20 @@ from typing import cast
 from engine.requests import GenerationRequest
 from engine.runtime import Sampling, Speculation
 from engine.server.errors import ApiError
+from engine.server.message import MARKERS
 from engine.server.schema import GenerationBody, Mode
 from engine.server.service import Serving
 
 MAX_SEED = 2**63
 
 
-def admit(engine: Serving, body: GenerationBody, prompt_ids: Sequence[int], request_id: str) -> GenerationRequest:
-    """Check everything that needs the loaded engine. Raises ApiError 400 and 404."""
+def admit(
+    engine: Serving, body: GenerationBody, prompt_ids: Sequence[int], request_id: str, *, parses: bool = False
+) -> GenerationRequest:
+    """Check everything that needs the loaded engine. `parses`: the answer's markers are wanted as text.
+
+    Raises ApiError 400 and 404.
+    """
     check_model(engine, body.model)
     _check_prompt(engine, prompt_ids)
     if body.stop and engine.tokenizer is None:
@@ -33,12 +39,18 @@ def admit(engine: Serving, body: GenerationBody, prompt_ids: Sequence[int], requ
             top_p=body.top_p,
             top_k=max(body.top_k, 0),  # -1 is what some clients write for "no limit"
             min_p=body.min_p,
+            repetition_penalty=body.repetition_penalty,
+            presence_penalty=body.presence_penalty,
+            frequency_penalty=body.frequency_penalty,
+            logit_bias=_logit_bias(engine, body),
         ),
         speculation=_speculation(engine, body),
         max_tokens=_max_tokens(engine, body, len(prompt_ids)),
         min_tokens=body.min_tokens,
         stop_ids=ends | frozenset(body.stop_token_ids),
         stop=tuple(body.stop),
+        logprobs=body.alternatives,
+        shown=engine.tokenizer.special_ids(MARKERS) if parses and engine.tokenizer is not None else {},
     )
 
 
@@ -62,6 +74,19 @@ def _check_prompt(engine: Serving, prompt_ids: Sequence[int]) -> None:
             code="invalid_value",
             param="prompt",
         )
+
+
+def _logit_bias(engine: Serving, body: GenerationBody) -> tuple[tuple[int, float], ...]:
+    vocabulary = engine.runtime.target.config.vocab_size
+    strange = next((name for name in body.logit_bias if int(name) >= vocabulary), None)
+    if strange is not None:
+        raise ApiError(
+            400,
+            f"logit_bias: token id {strange} is outside the vocabulary of {vocabulary}",
+            code="invalid_value",
+            param="logit_bias",
+        )
+    return tuple((int(name), bias) for name, bias in body.logit_bias.items())
 
 
 def _max_tokens(engine: Serving, body: GenerationBody, prompt_tokens: int) -> int:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from engine.events import Finished
 from engine.requests import Ended
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What stands beside the content of an answer or a piece of it. `finish`: another word for how it ended."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: dict[str, Any] | None = None
+    ended: Ended | None = None
+    finish: str | None = None
 
 
 @dataclass(frozen=True)
@@ -20,35 +30,32 @@ class Answer:
     fingerprint: str
     token_ids: bool
 
-    def whole(self, text: str, token_ids: list[int], ended: Ended) -> dict[str, Any]:
-        """The answer in one object."""
+    def whole(self, content: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """The answer in one object; `content` is `text` or the `message`. The facts tell how it ended."""
         name = "text_completion" if self.kind == "completion" else "chat.completion"
-        content: dict[str, Any] = (
-            {"text": text} if self.kind == "completion" else {"message": {"role": "assistant", "content": text}}
-        )
+        assert facts.ended is not None
         return {
             **self._head(name),
-            "choices": [self._choice(content, token_ids, ended)],
-            "usage": usage(ended.record),
-            "speculation": speculation(ended.record),
+            "choices": [self._choice(content, facts)],
+            "usage": usage(facts.ended.record),
+            "speculation": speculation(facts.ended.record),
         }
 
     def opening(self) -> dict[str, Any] | None:
         """The chunk before any text: chat names the role there."""
         if self.kind == "completion":
             return None
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, [], None)
+        return self._chunk({"delta": {"role": "assistant", "content": ""}}, Facts())
 
-    def more(self, text: str, token_ids: list[int]) -> dict[str, Any]:
-        """A chunk with more of the text."""
-        return self._chunk(
-            {"text": text} if self.kind == "completion" else {"delta": {"content": text}}, token_ids, None
-        )
+    def more(self, content: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        """A chunk with more of the answer; `content` is `text` or a `delta`."""
+        return self._chunk(content, facts)
 
-    def closing(self, ended: Ended) -> dict[str, Any]:
+    def closing(self, facts: Facts) -> dict[str, Any]:
         """The chunk that says why the answer ended, with its speculation figures."""
+        assert facts.ended is not None
         content: dict[str, Any] = {"text": ""} if self.kind == "completion" else {"delta": {}}
-        return {**self._chunk(content, [], ended), "speculation": speculation(ended.record)}
+        return {**self._chunk(content, facts), "speculation": speculation(facts.ended.record)}
 
     def usage_chunk(self, ended: Ended) -> dict[str, Any]:
         """The chunk after the last, with no choices: clients break where usage rides on one that has some."""
@@ -67,18 +74,18 @@ class Answer:
             "system_fingerprint": self.fingerprint,
         }
 
-    def _chunk(self, content: dict[str, Any], token_ids: list[int], ended: Ended | None) -> dict[str, Any]:
-        return {**self._head(self._chunk_name), "choices": [self._choice(content, token_ids, ended)], "usage": None}
+    def _chunk(self, content: dict[str, Any], facts: Facts) -> dict[str, Any]:
+        return {**self._head(self._chunk_name), "choices": [self._choice(content, facts)], "usage": None}
 
-    def _choice(self, content: dict[str, Any], token_ids: list[int], ended: Ended | None) -> dict[str, Any]:
+    def _choice(self, content: dict[str, Any], facts: Facts) -> dict[str, Any]:
         choice = {
             "index": 0,
             **content,
-            "logprobs": None,
-            "finish_reason": None if ended is None else ended.finish,
-            "stop_reason": None if ended is None else ended.stop,
+            "logprobs": facts.logprobs,
+            "finish_reason": None if facts.ended is None else facts.finish or facts.ended.finish,
+            "stop_reason": None if facts.ended is None else facts.ended.stop,
         }
-        return {**choice, "token_ids": token_ids} if self.token_ids else choice
+        return {**choice, "token_ids": facts.token_ids} if self.token_ids else choice
 
 
 def usage(record: Finished) -> dict[str, Any]:

@@ -39,7 +39,8 @@ async def chat_completions(service: Service, request: Request) -> Response:
     """POST /v1/chat/completions: messages, put through the model's template."""
     body = read_body(ChatBody, await _read(request))
     tokenizer = _tokenizer(service, "messages")
-    prompt_ids = await _chat_ids(tokenizer, body.messages, body.chat_template_kwargs)
+    arguments = {**body.chat_template_kwargs, **({"tools": body.offered} if body.offered else {})}
+    prompt_ids = await _chat_ids(tokenizer, body.messages, arguments)
     return await generate(service, request, body, prompt_ids, "chat")
 
 
@@ -71,7 +72,7 @@ def _tokenizer(service: Service, param: str) -> Tokenizer:
 
 
 async def _chat_ids(tokenizer: Tokenizer, messages: list[Message], arguments: dict[str, Any]) -> list[int]:
-    written = [message.model_dump(exclude_none=True) for message in messages]
+    written = [message.for_template() for message in messages]
     try:
         return await asyncio.to_thread(tokenizer.encode_chat, written, arguments=arguments)
     except ChatTemplateError as refusal:

@@ -16,9 +16,12 @@ from engine.scheduler import DrainingError, QueueFullError
 from engine.server.admission import admit
 from engine.server.answers import Answer
 from engine.server.errors import ApiError
-from engine.server.schema import GenerationBody
+from engine.server.logprobs import LogprobWriter
+from engine.server.message import THINK, THOUGHT, MessageParser
+from engine.server.schema import ChatBody, GenerationBody
 from engine.server.service import Service, Serving
 from engine.server.streaming import DONE, EventStream, event
+from engine.server.telling import Telling
 
 GONE = 499
 """Status for a client that left; nobody reads it."""
@@ -33,21 +36,41 @@ async def generate(
 ) -> Response:
     """Admit, queue and answer. Raises ApiError for all that is refused before the engine begins."""
     engine = service.serving()
-    asked = admit(engine, body, prompt_ids, service.next_request_id())
+    request_id = service.next_request_id()
+    parser = _parser(engine, body, prompt_ids, request_id) if isinstance(body, ChatBody) else None
+    asked = admit(engine, body, prompt_ids, request_id, parses=parser is not None)
     answer = Answer(
         kind=kind,
-        id=service.public_id("cmpl" if kind == "completion" else "chatcmpl", asked.request_id),
+        id=service.public_id("cmpl" if kind == "completion" else "chatcmpl", request_id),
         created=int(time.time()),
         model=engine.model_name,
         fingerprint=f"ddtree-{settings_sha(service.asked)}",
         token_ids=body.return_token_ids or engine.tokenizer is None,
     )
+    telling = Telling(answer, LogprobWriter(engine.tokenizer, kind == "chat"), parser)
     outputs: asyncio.Queue[Output] = asyncio.Queue()
     job = _submit(engine, asked, outputs)
     if not body.stream:
-        return await _whole(request, engine, job, outputs, answer)
+        return await _whole(request, engine, job, outputs, telling)
     include_usage = body.stream_options is not None and body.stream_options.include_usage
-    return EventStream(_events(outputs, answer, include_usage), on_close=lambda: engine.scheduler.cancel(job))
+    return EventStream(_events(outputs, telling, include_usage), on_close=lambda: engine.scheduler.cancel(job))
+
+
+def _parser(engine: Serving, body: ChatBody, prompt_ids: Sequence[int], request_id: str) -> MessageParser | None:
+    """What takes the answer apart, by the service's settings; None where nothing does."""
+    settings, tokenizer = engine.runtime.config.server, engine.tokenizer
+    if body.offered and not settings.tool_parser:
+        raise ApiError(400, "tools: this service has no tool_parser set", code="unsupported_parameter", param="tools")
+    tools: Literal["", "json", "kimi"] = ""
+    if body.offered:
+        tools = "kimi" if settings.tool_parser == "kimi_k2" else "json"
+    if not settings.reasoning_parser and not tools:
+        return None
+    tail = tokenizer.decode(prompt_ids[-16:], skip_special_tokens=False).rstrip() if tokenizer is not None else ""
+    opened = tail.endswith(THINK)
+    if settings.reasoning_parser == "deepseek_r1":  # these begin to reason without saying so
+        opened = not tail.endswith(THOUGHT)
+    return MessageParser(bool(settings.reasoning_parser), tools, opened, lambda index: f"call_{request_id}_{index}")
 
 
 def _submit(engine: Serving, asked: GenerationRequest, outputs: asyncio.Queue[Output]) -> Job:
@@ -68,10 +91,10 @@ def _submit(engine: Serving, asked: GenerationRequest, outputs: asyncio.Queue[Ou
 
 
 async def _whole(
-    request: Request, engine: Serving, job: Job, outputs: asyncio.Queue[Output], answer: Answer
+    request: Request, engine: Serving, job: Job, outputs: asyncio.Queue[Output], telling: Telling
 ) -> Response:
     """The answer in one object, unless the client goes first."""
-    collecting = asyncio.create_task(_collect(outputs, answer))
+    collecting = asyncio.create_task(_collect(outputs, telling))
     leaving = asyncio.create_task(_gone(request))
     try:
         await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -82,17 +105,15 @@ async def _whole(
         leaving.cancel()
 
 
-async def _collect(outputs: asyncio.Queue[Output], answer: Answer) -> Response:
-    texts: list[str] = []
-    token_ids: list[int] = []
+async def _collect(outputs: asyncio.Queue[Output], telling: Telling) -> Response:
+    deltas: list[Delta] = []
     while True:
         output = await outputs.get()
         match output:
             case Delta():
-                texts.append(output.text)
-                token_ids.extend(output.token_ids)
+                deltas.append(output)
             case Ended():
-                return JSONResponse(answer.whole("".join(texts), token_ids, output))
+                return JSONResponse(telling.whole(deltas, output))
             case Broken():
                 return _as_error(output).response()
 
@@ -103,21 +124,22 @@ async def _gone(request: Request) -> None:
         continue
 
 
-async def _events(outputs: asyncio.Queue[Output], answer: Answer, include_usage: bool) -> AsyncIterator[str]:
-    opening = answer.opening()
+async def _events(outputs: asyncio.Queue[Output], telling: Telling, include_usage: bool) -> AsyncIterator[str]:
+    opening = telling.answer.opening()
     if opening is not None:
         yield event(opening)
     while True:
         output = await outputs.get()
         match output:
             case Delta():
-                if output.text or answer.token_ids:  # nothing to say yet where the text is held back
-                    yield event(answer.more(output.text, list(output.token_ids)))
+                for chunk in telling.chunks(output):
+                    yield event(chunk)
                 continue
             case Ended():
-                yield event(answer.closing(output))
+                for chunk in telling.last_chunks(output):
+                    yield event(chunk)
                 if include_usage:
-                    yield event(answer.usage_chunk(output))
+                    yield event(telling.answer.usage_chunk(output))
             case Broken():
                 yield event(_as_error(output).body())
         yield DONE

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from engine.server.errors import ApiError
 
@@ -17,22 +17,18 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "audio": (),
     "best_of": (1,),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
     "guided_json": (),
     "include_stop_str_in_output": (False,),
-    "logit_bias": ({},),
     "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "n": (1,),
     "parallel_tool_calls": (),
     "prediction": (),
-    "presence_penalty": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": (),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
@@ -66,6 +62,13 @@ class SpeculationChoice(Strict):
     tree_budget: Annotated[int, Field(ge=1, le=1024)] | None = None
 
 
+def _token_ids(value: dict[str, float]) -> dict[str, float]:
+    strange = next((name for name in value if not name.isascii() or not name.isdigit()), None)
+    if strange is not None:
+        raise ValueError("its keys are token ids")
+    return value
+
+
 def _stop_strings(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -81,6 +84,10 @@ class GenerationBody(Strict):
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = 0
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]], AfterValidator(_token_ids)] = {}
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Annotated[
         list[Annotated[str, Field(min_length=1)]], Field(max_length=16), BeforeValidator(_stop_strings)
@@ -102,7 +109,7 @@ class GenerationBody(Strict):
         return {
             name: value
             for name, value in data.items()
-            if not (value is None and name in known) and not _is_neutral(name, value)
+            if not (value is None and name in known) and (name in cls.model_fields or not _is_neutral(name, value))
         }
 
     @model_validator(mode="after")
@@ -116,6 +123,11 @@ class GenerationBody(Strict):
         if self.limit is not None and self.min_tokens > self.limit:
             raise ValueError(f"min_tokens {self.min_tokens} is more than max_tokens {self.limit}")
         return self
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many alternatives to tell of with each token's log-probability; None where none are wanted."""
+        return None
 
     @property
     def limit(self) -> int | None:
@@ -146,6 +158,12 @@ class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """See the class above."""
+        return self.logprobs
 
 
 def _text(value: Any) -> Any:
@@ -157,12 +175,66 @@ def _text(value: Any) -> Any:
     return "".join(str(part["text"]) for part in value)
 
 
+class Function(Strict):
+    """A function that was called; `arguments` is JSON text."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(Strict):
+    """A call in an earlier answer of the conversation."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: Function
+    index: int | None = None
+
+
 class Message(Strict):
     """One message of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_text)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | None, BeforeValidator(_text)] = None
     name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def has_something_to_say(self) -> Message:
+        """Only an assistant that called tools may have no content."""
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("content is missing")
+        return self
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates read it: arguments of calls as objects, where they are objects."""
+        written = self.model_dump(exclude_none=True)
+        for call in written.get("tool_calls", ()):
+            try:
+                arguments = json.loads(call["function"]["arguments"])
+            except ValueError:
+                continue  # cut short by a length: the template gets it as the text it is
+            if isinstance(arguments, dict):
+                call["function"]["arguments"] = arguments
+        return written
+
+
+class ToolFunction(Strict):
+    """A function the model may call."""
+
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Literal[False] | None = None
+
+
+class Tool(Strict):
+    """A tool of the request."""
+
+    type: Literal["function"]
+    function: ToolFunction
 
 
 class ChatBody(GenerationBody):
@@ -170,6 +242,28 @@ class ChatBody(GenerationBody):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     chat_template_kwargs: dict[str, Any] = {}
+    tools: list[Tool] = []
+    tool_choice: Literal["auto", "none"] = "auto"
+    parallel_tool_calls: Literal[True] = True
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+
+    @model_validator(mode="after")
+    def alternatives_need_probabilities(self) -> ChatBody:
+        """top_logprobs alone asks for nothing that can be told."""
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return self
+
+    @property
+    def alternatives(self) -> int | None:
+        """See the class above."""
+        return self.top_logprobs if self.logprobs else None
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """The tools the model is told of."""
+        return [] if self.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in self.tools]
 
 
 class TokenizeBody(Strict):

@@ -1,0 +1,162 @@
+"""Chat answers taken apart: reasoning, content, tool calls; any cut of the text gives the same message."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.server.message import CallBegan, CallWent, MessageParser, Part, Said, merged
+
+Tools = Literal["", "json", "kimi"]
+
+
+def parsed(
+    text: str, tools: Tools = "", *, reasons: bool = True, inside: bool = False, cuts: tuple[int, ...] = ()
+) -> list[Part]:
+    parser = MessageParser(reasons, tools, inside)
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    parts: list[Part] = []
+    for start, stop in pairwise(edges):
+        parts += parser.push(text[start:stop])
+    return merged([*parts, *parser.finish()])
+
+
+def reasoning(text: str) -> Said:
+    return Said("reasoning_content", text)
+
+
+def content(text: str) -> Said:
+    return Said("content", text)
+
+
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    '{"city": "Oslo"}<|tool_call_end|><|tool_call_begin|>functions.now:1<|tool_call_argument_begin|>{}<|tool_call_end|>'
+    "<|tool_calls_section_end|>"
+)
+HERMES = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "a } \\" ]b", "n": [1, {}]}}\n</tool_call>'
+
+CASES: list[tuple[str, Tools, bool, list[Part]]] = [
+    ("plain < text </ with signs", "json", False, [content("plain < text </ with signs")]),
+    ("<think>\nHm, 1 < 2.\n</think>\n\nYes.", "", False, [reasoning("Hm, 1 < 2."), content("Yes.")]),
+    ("Hm.\n</think>\n\nYes.\n", "", True, [reasoning("Hm."), content("Yes.\n")]),
+    ("<think>\n\n</think>\n\nYes.", "", False, [content("Yes.")]),
+    ("<think>never ends \n", "", False, [reasoning("never ends")]),
+    (
+        f"<think>Look.</think>I look.\n{HERMES}\n{HERMES}",
+        "json",
+        False,
+        [
+            reasoning("Look."),
+            content("I look."),
+            CallBegan(0, "call_0", "get_weather"),
+            CallWent(0, '{"city": "a } \\" ]b", "n": [1, {}]}'),
+            CallBegan(1, "call_1", "get_weather"),
+            CallWent(1, '{"city": "a } \\" ]b", "n": [1, {}]}'),
+        ],
+    ),
+    (
+        '<tool_call>{"arguments": {"x": 1}, "name": "f"}</tool_call> done',
+        "json",
+        False,
+        [CallBegan(0, "call_0", "f"), CallWent(0, '{"x": 1}'), content("done")],
+    ),
+    ("<tool_call>no json</tool_call>", "json", False, [content("<tool_call>no json</tool_call>")]),
+    (
+        '<tool_call>{"name": "f", "arguments": {"x": "cut of',
+        "json",
+        False,
+        [CallBegan(0, "call_0", "f"), CallWent(0, '{"x": "cut of')],
+    ),
+    (
+        f"thinking goes straight on {KIMI}",
+        "kimi",
+        True,
+        [
+            reasoning("thinking goes straight on"),
+            CallBegan(0, "functions.get_weather:0", "get_weather"),
+            CallWent(0, '{"city": "Oslo"}'),
+            CallBegan(1, "functions.now:1", "now"),
+            CallWent(1, "{}"),
+        ],
+    ),
+    (
+        'Sure.<|tool_call_begin|>functions.f:2<|tool_call_argument_begin|>{"x": 1}<|tool_call_end|>',
+        "kimi",
+        False,
+        [content("Sure."), CallBegan(0, "functions.f:2", "f"), CallWent(0, '{"x": 1}')],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "tools", "inside", "message"), CASES)
+def test_a_text_is_taken_apart(text: str, tools: Tools, inside: bool, message: list[Part]) -> None:
+    assert parsed(text, tools, inside=inside) == message
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CASES), st.lists(st.integers(0, 260), max_size=12).map(tuple))
+def test_any_cut_of_the_text_gives_the_same_message(
+    case: tuple[str, Tools, bool, list[Part]], cuts: tuple[int, ...]
+) -> None:
+    text, tools, inside, message = case
+    assert parsed(text, tools, inside=inside, cuts=cuts) == message
+
+
+MARKS = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "f", "arguments": ',
+    "{}",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|tool_calls_section_begin|>",
+    "<",
+    "\n",
+    " ",
+    "a",
+    '"',
+    "}",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.sampled_from(MARKS), max_size=14).map("".join),
+    st.sampled_from(["", "json", "kimi"]),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(0, 200), max_size=20).map(tuple),
+)
+def test_even_senseless_text_is_taken_apart_the_same_whatever_its_cuts(
+    text: str, tools: Tools, reasons: bool, inside: bool, cuts: tuple[int, ...]
+) -> None:
+    assert parsed(text, tools, reasons=reasons, inside=inside, cuts=cuts) == parsed(
+        text, tools, reasons=reasons, inside=inside
+    )
+
+
+@given(st.text(alphabet="ab <>/think\n"))
+def test_text_without_parsers_passes_through_untouched(text: str) -> None:
+    assert "".join(part.text for part in parsed(text, reasons=False) if isinstance(part, Said)) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.recursive(st.none() | st.integers() | st.text(max_size=9), st.lists, max_leaves=4)
+    )
+)
+def test_arguments_of_any_kind_come_back_whole(arguments: dict[str, object]) -> None:
+    text = f'<tool_call>\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
+    began, *went = parsed(text, "json")
+    assert began == CallBegan(0, "call_0", "f")
+    assert json.loads("".join(part.arguments for part in went if isinstance(part, CallWent))) == arguments

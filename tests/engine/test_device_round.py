@@ -1,0 +1,91 @@
+"""The device-resident round, on the CPU through the kernels' references, against what the DDTree authors' program produced.
+
+tests/kernels/interpreted/check_device_round.py runs the same round through the kernels themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.device.model import DeviceModel, device_model, device_state
+from engine.device.round import device_prefill, device_round, plan_of, read_accepted
+from engine.drafter import load_drafter
+from engine.models.loader import load_target
+from kernels.token_choice import SamplingTensors
+
+PAGES = 64
+
+
+def loaded(folder: Path, page_size: int) -> DeviceModel:
+    target = load_target(folder / "target", torch.float32)
+    drafter = load_drafter(folder / "drafter", target.config, torch.float32)
+    slots = PAGES * page_size
+    return device_model(target, drafter, slots=slots, page_size=page_size, block_size=8, device=torch.device("cpu"))
+
+
+def decode(
+    model: DeviceModel, prompt: list[int], modes: Sequence[tuple[str, int]], tokens: int, sampling: SamplingTensors
+) -> tuple[list[int], list[int]]:
+    """(tokens, commit lengths): rounds in the modes given, over and over, on pages in no order."""
+    state = device_state(model, pages=PAGES, sampling=sampling)
+    state.page_table.copy_(torch.randperm(PAGES, generator=torch.Generator().manual_seed(3)))
+    out, commits = [device_prefill(model, state, prompt)], []
+    while len(out) < tokens:
+        mode, budget = modes[len(commits) % len(modes)]
+        device_round(model, state, plan_of(mode, budget, model, PAGES * model.page_size))
+        new = read_accepted(state)
+        assert int(state.length) == len(prompt) + sum(commits) + len(new)
+        out += new
+        commits.append(len(new))
+    return out[:tokens], commits
+
+
+GREEDY = SamplingTensors.of(0, 0.0)
+
+
+@pytest.mark.parametrize(("page_size", "case_index"), [(16, 4), (7, 6), (64, 7)])
+def test_tokens_and_commit_lengths_are_the_authors(
+    tiny_folder: Path, expected: dict[str, Any], page_size: int, case_index: int
+) -> None:
+    model, case = loaded(tiny_folder, page_size), expected["cases"][case_index]
+    arms = [
+        ("off", 0, case["autoregressive"], None),
+        ("dflash", 0, case["dflash"]["tokens"], case["dflash"]["commit_lengths"]),
+    ]
+    arms += [("ddtree", run["tree_budget"], run["tokens"], run["commit_lengths"]) for run in case["ddtree"]]
+    for mode, budget, tokens, commit_lengths in arms:
+        wanted = tokens[:40]
+        ours, commits = decode(model, case["prompt"], [(mode, budget)], len(wanted), GREEDY)
+        assert ours == wanted, (mode, budget)
+        if commit_lengths is not None:
+            assert commits == commit_lengths[: len(commits)], (mode, budget)
+
+
+def test_modes_may_change_from_round_to_round_without_the_drafter_missing_context(
+    tiny_folder: Path, expected: dict[str, Any]
+) -> None:
+    model, case = loaded(tiny_folder, 7), expected["cases"][6]
+    changing = [("ddtree", 16), ("off", 0), ("dflash", 0), ("off", 0), ("ddtree", 4)]
+    ours, commits = decode(model, case["prompt"], changing, 40, GREEDY)
+    assert ours == case["autoregressive"][:40]
+    drafted = commits[::2]
+    assert sum(drafted) > 2 * len(drafted)  # context rows missed would cost acceptance, never a token
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_a_sampled_tree_run_is_the_sampled_autoregressive_run(
+    tiny_folder: Path, expected: dict[str, Any], temperature: float
+) -> None:
+    model, case = loaded(tiny_folder, 16), expected["cases"][2]
+    sampling = SamplingTensors.of(17, temperature, top_k=20, top_p=0.95)
+    plain, _ = decode(model, case["prompt"], [("off", 0)], 30, sampling)
+    tree, commits = decode(model, case["prompt"], [("ddtree", 16)], 30, sampling)
+    other, _ = decode(model, case["prompt"], [("off", 0)], 30, SamplingTensors.of(18, temperature))
+    assert tree == plain
+    assert plain != other
+    assert max(commits) > 1
