@@ -21,6 +21,8 @@ LOOP_SHARE = 0.5
 """An output whose second half repeats itself at a short distance for more than this share is a loop."""
 WARM_SHARE = 0.02
 """A prompt with more of its tokens cached than this was not cold."""
+TEMPLATE_TOKENS = 32
+"""So many may be cached all the same: the chat template's own head is the same in every prompt."""
 COUNT_GAP = 0.01
 """Own token count and the engine's usage may differ by this share."""
 OFF_COMMIT = 1.0005
@@ -61,7 +63,7 @@ def exclusion(row: Row) -> str | None:
     if is_degenerate(row):
         return "degenerate_output"
     cached, prompt = row.get("cached"), row.get("P")
-    if cached and prompt and cached / prompt > WARM_SHARE:
+    if cached and prompt and cached > max(WARM_SHARE * prompt, TEMPLATE_TOKENS):
         return "warm_cache"
     return None
 

@@ -62,13 +62,13 @@ def plant_requests(plant: Plant) -> None:
     """Draws instead of greedy answers, and what a single request may be denied."""
 
     def wrap(admit: Any) -> Any:
-        def admitted(serving: Any, body: Any, prompt_ids: Any, request_id: str) -> Any:
+        def admitted(serving: Any, *rest: Any, **named: Any) -> Any:
             plant.look()
-            asked = admit(serving, body, prompt_ids, request_id)
-            digest = hashlib.sha256(repr(tuple(prompt_ids)).encode()).digest()
+            asked = admit(serving, *rest, **named)
+            digest = hashlib.sha256(repr(tuple(asked.prompt_ids)).encode()).digest()
             seed = int.from_bytes(digest[:7], "big") + (plant.reseed or 0)
             speculation = asked.speculation
-            text = serving.tokenizer.decode(list(prompt_ids)).encode() if serving.tokenizer else b""
+            text = serving.tokenizer.decode(list(asked.prompt_ids)).encode() if serving.tokenizer else b""
             if plant.drop_kind and HEADS[plant.drop_kind] in text[:120] and speculation.mode == "ddtree":
                 speculation = Speculation(mode="off", tree_budget=speculation.tree_budget)
             if plant.off_after is not None and plant.served > plant.off_after:
@@ -82,25 +82,31 @@ def plant_requests(plant: Plant) -> None:
 
 def step_ms(plant: Plant, context: int) -> float:
     """What a step is made to last beside its real work."""
+    if plant.unpaced:
+        return 0.0
     planted = BASE_MS + SLOPE_MS * (plant.slope_factor or 1.0) * context
     if plant.jump_from is not None and context > plant.jump_from:
         planted *= 1.8
     return planted * CLOCK_MHZ / (plant.clock_mhz or CLOCK_MHZ)
 
 
+def looped(done: Any, place: int) -> Any:
+    """A round whose tokens go round in a loop."""
+    return dataclasses.replace(done, tokens=[LOOP[(place + i) % len(LOOP)] for i in range(len(done.tokens))])
+
+
 def plant_steps(plant: Plant) -> None:
     """Step times, and outputs that loop."""
 
     def wrap(decode_round: Any) -> Any:
-        def timed_round(runtime: Any, generation: Any) -> Any:
+        def timed_round(runtime: Any, batch: Any) -> Any:
             began = time.perf_counter()
-            done = decode_round(runtime, generation)
+            rounds = decode_round(runtime, batch)
             if plant.loop:
-                place = len(generation.token_ids)
-                done = dataclasses.replace(done, tokens=[LOOP[(place + i) % 3] for i in range(len(done.tokens))])
-            wanted_s = step_ms(plant, generation.position) / 1000
-            time.sleep(max(wanted_s - (time.perf_counter() - began), 0.0))
-            return done
+                rounds = [looped(done, len(one.token_ids)) for done, one in zip(rounds, batch, strict=True)]
+            longest = max(one.position for one in batch)
+            time.sleep(max(step_ms(plant, longest) / 1000 - (time.perf_counter() - began), 0.0))
+            return rounds
 
         return timed_round
 
@@ -146,11 +152,11 @@ def plant_stream(plant: Plant) -> None:
     """A parser that holds chunks back and gives several at a time."""
 
     def wrap(events: Any) -> Any:
-        async def gathered(outputs: Any, answer: Any, include_usage: bool) -> Any:
+        async def gathered(outputs: Any, *rest: Any) -> Any:
             passed: asyncio.Queue[Any] = asyncio.Queue()
             task = asyncio.create_task(gather(outputs, passed, plant.gather or 1))
             try:
-                async for event in events(passed, answer, include_usage):
+                async for event in events(passed, *rest):
                     yield event
             finally:
                 task.cancel()
@@ -169,7 +175,7 @@ async def gather(outputs: Any, passed: Any, count: int) -> None:
             held.append(output)
         if held and (len(held) >= count or not isinstance(output, Delta)):
             ids = tuple(token for delta in held for token in delta.token_ids)
-            passed.put_nowait(Delta("".join(delta.text for delta in held), ids))
+            passed.put_nowait(dataclasses.replace(held[-1], text="".join(delta.text for delta in held), token_ids=ids))
             held = []
         if not isinstance(output, Delta):
             passed.put_nowait(output)
