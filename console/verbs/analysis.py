@@ -33,32 +33,32 @@ def explanation_text(report: dict[str, Any], style: Style) -> str:
     if split:
         rows = []
         for name in ("acceptance", "context", "kernel", "residual"):
+            if name == "kernel" and not split["kernel_measured"]:
+                rows.append((name, "", "not measured on both sides; whatever it is sits in the residual", ""))
+                continue
             interval = split.get(f"{name}_ci")
             share = split["log_shares_percent"][name]
             bounds = f"[{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-            rows.append((name, f"{split[name]:.2f}", bounds, f"{share:.0f} %"))
+            marked = f"{name} *" if name == "context" else name  # the curve's step at both contexts
+            rows.append((marked, f"{split[name]:.2f}", bounds, f"{share:.0f} %"))
         blocks.append(columns(rows, ("factor", "slower by", "95 %", "share")))
     fit = report["fit"]
     if fit:
         curve = f"step = {fit['a_ms']:.2f} ms + {1000 * fit['b_ms_per_token']:.2f} us a token"
         curve += f" + {1e6 * fit['q']:.3f} ns a token squared" if fit["q"] else ""
         blocks.append(f"{fit['model']} fit over {fit['levels']} context levels: {curve}")
-    rows = [
-        (
-            row["label"],
-            *(
-                _shown(row[name], digits)
-                for name, digits in (("context", 0), ("commit_length", 2), ("model_step_ms", 1))
-            ),
-            *(_shown(row[name], 1) for name in ("predicted_tok_s", "observed_tok_s")),
-            _shown(row["implied_commit_length"], 2),
-        )
-        for row in report["rows"]
-    ]
-    blocks.append(columns(rows, ("row", "context", "commit", "step ms", "predicted", "observed", "implied commit")))
+    table = [(row["label"], *(_shown(row[name], digits) for name, digits in _COLUMNS)) for row in report["rows"]]
+    blocks.append(columns(table, _HEAD) + "\n* modelled: computed from the fit and the other figures, not measured")
     blocks += [f"{style.doubtful('warning')} {warning['code']}: {warning['msg']}" for warning in verdict["warnings"]]
     blocks.append(f"next: {verdict['next']}")
     return "\n\n".join(blocks)
+
+
+_HEAD = ("row", "context", "commit", "step ms", "tok/s", "step ms *", "tok/s *", "commit *")
+_COLUMNS = (
+    ("context", 0), ("commit_length", 2), ("step_ms", 1), ("observed_tok_s", 1), ("model_step_ms", 1), ("predicted_tok_s", 1),
+    ("implied_commit_length", 2),
+)  # fmt: skip
 
 
 async def capacity(call: Call) -> ExitCode:
