@@ -31,10 +31,10 @@ def explanation_text(report: dict[str, Any], style: Style) -> str:
     blocks = [f"{style.strong(verdict['class'])}: {verdict['headline']}"]
     split = report["attribution"]
     if split:
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for name in ("acceptance", "context", "kernel", "residual"):
             if name == "kernel" and not split["kernel_measured"]:
-                rows.append((name, "", "not measured on both sides; whatever it is sits in the residual", ""))
+                rows.append((name, "", "not measured; it sits in the residual", ""))
                 continue
             interval = split.get(f"{name}_ci")
             share = split["log_shares_percent"][name]
