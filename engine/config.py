@@ -74,7 +74,7 @@ class SpeculationTable:
     mode: str = _setting("ddtree", choices=("off", "dflash", "ddtree"))
     block_size: int = _setting(0, low=0, high=256)
     tree_budget: int = _setting(16, low=1, high=1024)
-    adaptive_budget: bool = _setting(False, only=True)
+    adaptive_budget: bool = _setting(False)
     draft_window: int = _setting(0, low=0)
     lookup: str = _setting("off", only=True)
 

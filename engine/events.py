@@ -118,11 +118,19 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class CommitsLow:
+    """Over the newest `steps` that drafted, hardly a drafted token was kept: `tokens`, bonus tokens included."""
+
+    steps: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Ready:
     """The engine generated a real token and serves; `figures` are the settings in force, the pool and the versions."""
 
     figures: Mapping[str, Any]
 
 
-Event = Prefilled | StepTaken | Finished | Refused | Failed | Ready
+Event = Prefilled | StepTaken | Finished | Refused | Failed | CommitsLow | Ready
 Observer = Callable[[Event], None]

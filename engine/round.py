@@ -16,6 +16,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from engine.budget import sizes_worth_their_time
 from engine.cache import PageTable, Reading, joined
 from engine.draft import Candidates, DraftRequest, DraftState, draft_candidates, take_in_context
 from engine.errors import EngineError
@@ -79,10 +80,11 @@ def decode_round(runtime: Runtime, batch: Sequence[Generation]) -> list[Round]:
     with _timed(stages, "draft"):
         candidates = _draft(runtime, batch, budgets)
     with _timed(stages, "build"):
-        trees = [
+        whole = [
             build_tree(generation.token_ids[-1], *drafted, budget)
             for generation, drafted, budget in zip(batch, candidates, budgets, strict=True)
         ]
+        trees = _worth_their_time(runtime, batch, whole)
         sees = [visibility(tree) for tree in trees]
     with _timed(stages, "verify"):
         hidden, features = run_target(
@@ -138,6 +140,27 @@ def _draft(runtime: Runtime, batch: Sequence[Generation], budgets: Sequence[int]
         for number, candidates in zip(asked, found, strict=True):
             drafted[number] = candidates
     return drafted
+
+
+def _worth_their_time(runtime: Runtime, batch: Sequence[Generation], trees: Sequence[DraftTree]) -> Sequence[DraftTree]:
+    """The trees, where costs were measured cut to what raises the batch's expected tokens a second."""
+    cost = runtime.cost
+    if cost is None or all(generation.speculation.mode != "ddtree" for generation in batch):
+        return trees
+    context = sum(generation.position for generation in batch) // len(batch)
+    # Chains are what their request asked for: whole.
+    fixed = sum(
+        len(tree) - 1 for generation, tree in zip(batch, trees, strict=True) if generation.speculation.mode != "ddtree"
+    )
+    weights = [
+        tree.log_weights[1:] if generation.speculation.mode == "ddtree" else ()
+        for generation, tree in zip(batch, trees, strict=True)
+    ]
+    sizes = sizes_worth_their_time(weights, cost.draft_ms, lambda rows: cost.verify_ms(rows + fixed, context))
+    return [
+        tree.cut(size) if generation.speculation.mode == "ddtree" else tree
+        for generation, tree, size in zip(batch, trees, sizes, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

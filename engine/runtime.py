@@ -10,6 +10,7 @@ from typing import Literal
 import psutil
 import torch
 
+from engine.budget import RoundCost
 from engine.cache import KvStore, PagePool
 from engine.config import EngineConfig, SpeculationTable
 from engine.draft import Drafting
@@ -34,13 +35,17 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What is loaded. `config` holds the settings in force: zeros and "auto" replaced by what they came to."""
+    """What is loaded. `config` holds the settings in force: zeros and "auto" replaced by what they came to.
+
+    `cost`: what rounds cost, measured, where trees are to be as large as is worth their time.
+    """
 
     config: EngineConfig
     target: Decoder
     pool: PagePool
     target_kv: KvStore
     drafting: Drafting | None
+    cost: RoundCost | None = None
 
     @property
     def max_context(self) -> int:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from engine.events import Event, Failed, Finished, Load, Observer, Prefilled, StepTaken
+from engine.guard import CommitGuard
 from engine.prefill import CHUNK_TOKENS, begin, prefill_chunk, release
 from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
 from engine.round import Round, decode_round
@@ -69,6 +70,7 @@ class Scheduler:
         self._running: list[Job] = []
         self._abort_s: float | None = None  # draining: when patience ends
         self._failures = 0
+        self._guard = CommitGuard()
 
     # ── for everyone ──
 
@@ -252,17 +254,19 @@ class Scheduler:
         wall_ms = (now - job.last_told_s) * 1000.0
         job.last_told_s = now
         job.sums.add(kept=kept, wall_ms=wall_ms, nodes=done.nodes, stages_ms=done.stages_ms)
-        self._tell(
-            StepTaken(
-                request_id=job.request.request_id,
-                round=done,
-                kept=kept,
-                wall_ms=wall_ms,
-                context=len(job.request.prompt_ids) + job.produced,
-                budget=self._budget(job.request.speculation),
-                load=self.load(),
-            )
+        step = StepTaken(
+            request_id=job.request.request_id,
+            round=done,
+            kept=kept,
+            wall_ms=wall_ms,
+            context=len(job.request.prompt_ids) + job.produced,
+            budget=self._budget(job.request.speculation),
+            load=self.load(),
         )
+        self._tell(step)
+        warning = self._guard.after(step)
+        if warning is not None:
+            self._tell(warning)
         if finish is not None:
             self._end(job, finish)
 

@@ -10,7 +10,19 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
 
-from engine.events import STAGES, Event, Failed, Finished, Load, Prefilled, Ready, Refused, StepSums, StepTaken
+from engine.events import (
+    STAGES,
+    CommitsLow,
+    Event,
+    Failed,
+    Finished,
+    Load,
+    Prefilled,
+    Ready,
+    Refused,
+    StepSums,
+    StepTaken,
+)
 
 _BARE = re.compile(r'[^\s"=\\\x00-\x1f\x7f]+')
 
@@ -99,6 +111,10 @@ class Telemetry:
             case Failed():
                 fields = {"req": event.request_id, "where": event.where, "error": event.error}
                 self._log.write("error", fields, Level.ERROR)
+            case CommitsLow():
+                commit_length = round(event.tokens / event.steps, 3)
+                fields = {"what": "low_commit_length", "commit_length": commit_length, "steps": event.steps}
+                self._log.write("warn", fields, Level.WARNING)
             case Ready():
                 self._log.write("ready", event.figures)
 

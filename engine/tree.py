@@ -29,6 +29,17 @@ class DraftTree:
         """Nodes, the root included: the rows of a verify pass."""
         return len(self.parents)
 
+    def cut(self, nodes: int) -> DraftTree:
+        """The tree of its first `nodes` drafted nodes."""
+        if nodes + 1 >= len(self):
+            return self
+        return DraftTree(
+            self.token_ids[: nodes + 1],
+            self.parents[: nodes + 1],
+            self.depths[: nodes + 1],
+            self.log_weights[: nodes + 1],
+        )
+
     def path_to(self, node: int) -> list[int]:
         """Node ids from the root to `node`."""
         path = [node]

@@ -175,9 +175,7 @@ def _speculation() -> tuple[Setting, ...]:
         ),
         Setting("block_size", "speculation", "int", 0, block, minimum=0, maximum=256, automatic=0),
         Setting("tree_budget", "speculation", "int", 16, "drafted nodes verified at once", minimum=1, maximum=1024),
-        Setting(
-            "adaptive_budget", "speculation", "bool", False, "move the tree budget with the load", only_default=True
-        ),
+        Setting("adaptive_budget", "speculation", "bool", False, "grow trees only while it pays, by measured cost"),
         Setting("draft_window", "speculation", "int", 0, window, minimum=0),
         Setting("lookup", "speculation", "text", "off", lookup, only_default=True),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from engine.config import EngineConfig
 from engine.events import Observer
+from engine.measure_cost import measure_cost
 from engine.models.config import end_of_text_ids
 from engine.notify import Notifier
 from engine.prefill import prefill, release
@@ -32,6 +34,9 @@ def load_engine(
     tokenizer = load_tokenizer(folder)
     on_phase("warming up")
     warm_up(runtime)
+    if config.speculation.adaptive_budget and config.speculation.mode == "ddtree":
+        on_phase("measuring what rounds cost")
+        runtime = replace(runtime, cost=measure_cost(runtime))
     scheduler = Scheduler(
         runtime,
         tokenizer,

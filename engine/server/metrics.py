@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from engine.events import STAGES, Event, Failed, Finished, Load, Prefilled, Refused, StepTaken
+from engine.events import STAGES, CommitsLow, Event, Failed, Finished, Load, Prefilled, Refused, StepTaken
 
 STEP_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 WAIT_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -30,6 +30,10 @@ class Metrics:
             "ddtree_requests_refused", "Requests refused before the engine.", ["code"], registry=registry
         )
         self._failures = Counter("ddtree_failures", "Failures that no request is to blame for.", registry=registry)
+        self._low = Counter(
+            "ddtree_low_commit_warnings", "Times commit length fell to where drafting is a waste.", registry=registry
+        )
+        self._cached = Counter("ddtree_cached_prompt_tokens", "Prompt tokens known already.", registry=registry)
         self._steps = Counter("ddtree_decode_steps", "Decode rounds.", ["mode"], registry=registry)
         self._drafted = Counter("ddtree_draft_tokens", "Tree nodes drafted, roots left out.", registry=registry)
         self._accepted = Counter("ddtree_accepted_tokens", "Drafted tokens accepted.", registry=registry)
@@ -74,6 +78,7 @@ class Metrics:
                 self._count_step(event)
             case Prefilled():
                 self._prompt_tokens.inc(event.prompt_tokens - event.cached_tokens)
+                self._cached.inc(event.cached_tokens)
                 self._tokens.inc()
                 self._queue.observe(event.queue_ms / 1000.0)
                 self._prefill.observe(event.prefill_ms / 1000.0)
@@ -88,6 +93,8 @@ class Metrics:
                 self._refused.labels(event.code).inc()
             case Failed():
                 self._failures.inc()
+            case CommitsLow():
+                self._low.inc()
 
     def _count_step(self, step: StepTaken) -> None:
         self._tokens.inc(step.kept)

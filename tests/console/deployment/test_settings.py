@@ -58,7 +58,7 @@ valid_changes = st.fixed_dictionaries({}, optional={setting.name: allowed(settin
         ({"memory_fraction": "nan"}, "memory_fraction: 'nan' is not a number; use 0.01 to 0.98"),
         ({"mode": "tree"}, "mode: 'tree' is not a choice; use off, dflash or ddtree"),
         ({"path": "a\nb"}, "path: 'a\\nb' is not plain text"),
-        ({"adaptive_budget": "on"}, "adaptive_budget: true is not possible yet; leave it at false"),
+        ({"tensor_parallel": "2"}, "tensor_parallel: 2 is not possible yet; leave it at 1"),
         ({"page_size": "8", "kv.page_size": "9"}, "page_size: is given twice"),
     ],
 )

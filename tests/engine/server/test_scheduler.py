@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from torch import Tensor
 
 from engine import scheduler as scheduler_room
 from engine.config import config_from_toml
-from engine.events import Event, Failed, Finished, Prefilled, StepTaken
+from engine.events import CommitsLow, Event, Failed, Finished, Prefilled, StepTaken
 from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.scheduler import DrainingError, EngineBrokenError, QueueFullError, Scheduler
@@ -207,6 +208,116 @@ def test_a_failing_round_ends_its_request_alone(tiny: Runtime, monkeypatch: pyte
     assert (failure.request_id, failure.where, failure.error) == ("a", "step", "RuntimeError: lost a page")
     assert [event.finish for event in bench.of(Finished)] == ["error", "length"]
     assert tiny.pages_used == 0
+
+
+def test_requests_that_decode_together_give_what_they_give_alone_whatever_their_modes() -> None:
+    together, alone = Bench(runtime(max_running=4)), Bench(runtime())
+    mix = [
+        request("a", 24, 9),
+        request("b", 40, 24, mode="off"),
+        request("c", 12, 38, length=300 % 97),
+        request("d", 30),
+    ]
+    for asked in mix:
+        alone.submit(asked)
+        together.submit(asked)
+    alone.run_dry()
+    together.run_dry()
+    assert {asked.request_id: together.tokens(asked.request_id) for asked in mix} == {
+        asked.request_id: alone.tokens(asked.request_id) for asked in mix
+    }
+    assert together.runtime.pages_used == 0
+
+
+def test_a_long_prompt_goes_in_beside_decoding_requests_that_keep_their_turns() -> None:
+    wide = load_runtime(config_from_toml(TABLES.replace("256", "2048") + "[server]\nmax_running_requests = 2\n"))
+    bench = Bench(wide)
+    bench.submit(request("talks", max_tokens=60, mode="off"))
+    bench.submit(request("reads", max_tokens=4, length=1000))
+    bench.run_dry()
+    kinds = [
+        (type(event).__name__, event.request_id) for event in bench.events if isinstance(event, (Prefilled, StepTaken))
+    ]
+    before = kinds[: kinds.index(("Prefilled", "reads"))]
+    # 1,000 tokens are eight chunks of 128 beside a decoding request, which takes a step after each.
+    assert before.count(("StepTaken", "talks")) >= 7
+    assert len(bench.tokens("talks")) == 60 and len(bench.tokens("reads")) == 4
+
+
+def test_a_prompt_asked_again_is_told_as_known_and_answered_alike(tiny: Runtime) -> None:
+    bench = Bench(tiny)
+    for name in ("a", "b"):
+        bench.submit(request(name, prompt=31, length=50))
+    bench.run_dry()
+    assert [event.cached_tokens for event in bench.of(Prefilled)] == [0, 48]
+    assert [event.cached_tokens for event in bench.of(Finished)] == [0, 48]
+    assert bench.tokens("a") == bench.tokens("b")
+    hists = [event.sums.hist for event in bench.of(Finished)]
+    assert hists[0] == hists[1]
+
+
+def test_logits_that_are_no_numbers_end_their_request_alone_and_never_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(runtime(max_running=2))
+    target = bench.runtime.target
+    plain = target.logits
+
+    def poisoned(hidden: Tensor) -> Tensor:  # the first row of a batch of two belongs to the request that came first
+        found = plain(hidden)
+        if bench.scheduler.load().running == 2 and len(found) == 2:
+            found[0] = torch.nan
+        return found
+
+    monkeypatch.setattr(target, "logits", poisoned)
+    bench.submit(request("ill", mode="off"))
+    bench.submit(request("well", mode="off"))
+    bench.run_dry()
+    assert bench.outputs["ill"][-1] == Broken(500, "engine_error", "the target's logits are not finite")
+    assert isinstance(bench.outputs["well"][-1], Ended) and len(bench.tokens("well")) == 12
+    assert [(event.request_id, event.where) for event in bench.of(Failed)] == [("ill", "step")]
+    assert bench.runtime.pages_used == 0
+
+
+def test_a_round_out_of_memory_ends_its_batch_and_leaves_the_pool_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(runtime(max_running=2))
+    plain, calls = bench.runtime.target.logits, []
+
+    def out_of_memory(hidden: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) == 5:  # two prefills and two rounds before it
+            raise torch.OutOfMemoryError("no memory for the logits")
+        return plain(hidden)
+
+    monkeypatch.setattr(bench.runtime.target, "logits", out_of_memory)
+    for name in ("a", "b", "c"):
+        bench.submit(request(name, mode="off", max_tokens=30))
+    bench.run_dry()
+    ends = {name: type(told[-1]).__name__ for name, told in bench.outputs.items()}
+    assert ends == {"a": "Broken", "b": "Broken", "c": "Ended"}
+    pool = bench.runtime.pool
+    assert (pool.used, pool.free) == (0, pool.total)
+
+
+def test_drafting_that_keeps_nothing_is_told_of_once(tiny: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.guard.STEPS", 20)
+    drafting = tiny.drafting
+    assert drafting is not None
+    with torch.inference_mode():
+        kept = drafting.drafter.fc.weight.clone()
+        drafting.drafter.fc.weight.zero_()  # a drafter blind to its context
+    bench = Bench(tiny)
+    bench.submit(request("a", prompt=45, max_tokens=120))
+    try:
+        bench.run_dry()
+    finally:
+        with torch.inference_mode():
+            drafting.drafter.fc.weight.copy_(kept)
+    steps = [len(event.round.path) for event in bench.of(StepTaken)]
+    lows = [sum(steps[i : i + 20]) < 21 for i in range(len(steps) - 19)]
+    times = sum(now and not before for before, now in zip([False, *lows], lows, strict=False))
+    assert len(bench.of(CommitsLow)) == times > 0
+    assert all(low.steps == 20 and low.tokens < 21 for low in bench.of(CommitsLow))
 
 
 def test_an_engine_that_only_fails_says_so_and_leaves_nobody_waiting(
