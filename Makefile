@@ -44,6 +44,7 @@ format: $(VENV)/ready-test
 
 bench: $(VENV)/ready-test
 	$(VENV)/bin/python -m tests.bench.bench
+	$(VENV)/bin/python -m tests.bench.confusion
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -79,7 +79,9 @@ def find_playbook(name: str) -> Playbook:
     """The playbook called `name` in the catalogue, or the script file of that path. Raises UsageError, nearest named."""
     if name.endswith(".py") or "/" in name:
         return read_playbook(Path(name))
-    known = {playbook.id: playbook for playbook in catalogue()}
+    known: dict[str, Playbook] = {}
+    for playbook in catalogue():
+        known.setdefault(playbook.id, playbook)  # a built-in one is not taken over by a file of its name
     if name in known:
         return known[name]
     near = nearest(name, known)
