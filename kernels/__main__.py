@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from kernels.check import ARCHITECTURES, MODULES, Row, check
 from kernels.launch import INTERPRETED, triton
@@ -24,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb.add_argument("--arch", default=",".join(map(str, ARCHITECTURES)), help="comma-separated, of %(default)s")
     verb.add_argument("--only", default="", help="comma-separated files of kernels/, without .py")
     verb.add_argument("--json", action="store_true", help="one JSON object a line")
+    verb.add_argument(
+        "--table", type=Path, help="write the rows to this file as well, with Triton's version: the checked-in table"
+    )
     options = parser.parse_args(arguments)
     try:
         architectures = [int(arch) for arch in options.arch.split(",")]
@@ -45,11 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in check(architectures, modules):
         rows.append(row)
         print(json.dumps(asdict(row)) if options.json else _line(row), flush=True)
+    if options.table is not None:
+        options.table.write_text(table_of(rows), encoding="utf-8")
     failed = sum(not row.ok for row in rows)
     if not options.json:
         kernels = len({row.kernel for row in rows})
         print(f"{kernels} kernels, {len(rows)} configurations, {failed} of them not well")
     return _FAILED if failed else 0
+
+
+def table_of(rows: Sequence[Row]) -> str:
+    """The checked-in form: JSON, a row a line, so that a change of figures is a change of lines."""
+    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    return f'{{"triton": "{triton.__version__}", "rows": [\n{lines}\n]}}\n'
 
 
 def _refuse(what: str, mend: str) -> int:

@@ -117,9 +117,11 @@ def topk_merge_kernel(
         tl.store(merged_ptr + (row * groups + group) * K + rank, best)
 
 
-def config(arch: int, k: int) -> tuple[int, int, int]:
-    """(tokens a part, candidates a merge, warps) for k best; on every architecture."""
-    return 1024, max(1024, 4 * pow2(k)), 4
+def config(arch: int, vocab: int, k: int) -> tuple[int, int, int]:
+    """(tokens a part, candidates a merge, warps) for the k best of `vocab`; on every architecture."""
+    chunk = max(min(1024, pow2(vocab)), pow2(k))
+    candidates = cdiv(vocab, chunk) * pow2(k)
+    return chunk, max(min(1024, pow2(candidates)), 2 * pow2(k)), 4
 
 
 def floor(depths: int, vocab: int, k: int, element_bytes: int) -> Floor:
@@ -134,7 +136,7 @@ def launches(
     rows, vocab = logits.shape
     k = ids.shape[1]
     require(0 < k <= min(vocab, 256), "k", f"from 1 to {min(vocab, 256)}", k)
-    of_config = config(0, k)
+    of_config = config(0, vocab, k)
     chunk, size, padded = max(chunk or of_config[0], pow2(k)), max(size or of_config[1], 2 * pow2(k)), pow2(k)
     parts = cdiv(vocab, chunk)
     packed = torch.empty(rows, parts, padded, dtype=torch.int64, device=logits.device)

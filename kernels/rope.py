@@ -138,7 +138,7 @@ def floor(tokens: int, heads: int, head_dim: int, element_bytes: int) -> Floor:
 
 def tables_launch(positions: Tensor, frequencies: Tensor, cos: Tensor, sin: Tensor) -> Launch:
     """positions [tokens], frequencies float32 [head_dim / 2], cos and sin [tokens, 1, head_dim], all contiguous."""
-    tile, warps = config(0, 2 * len(frequencies))
+    tile, warps = max(1, 256 // pow2(len(frequencies))), 4  # sines of large angles take registers
     require(frequencies.dtype is torch.float32, "frequencies", "float32", frequencies.dtype)
     arguments: dict[str, Argument] = {
         "positions_ptr": positions, "frequencies_ptr": frequencies, "cos_ptr": cos, "sin_ptr": sin,

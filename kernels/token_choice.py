@@ -273,7 +273,7 @@ def launches(
     pick: dict[str, Argument] = {"best_ptr": best, "out_ptr": out, "parts": parts, "PARTS": pow2(parts)}
     wide = logits.stride(0) % 8 == 0 and chunk >= 1024
     return (
-        Launch(choice_cut_kernel, (rows,), filtered, 8),
+        Launch(choice_cut_kernel, (rows,), filtered, 8 if chunk >= 1024 else 1),
         Launch(choice_scan_kernel, (rows, parts), scan, warps, wide=wide),
         Launch(choice_pick_kernel, (rows,), pick, 1),
     )
