@@ -261,8 +261,7 @@ class Service:
 
     def start(self, before: str, on_status: Any) -> str:
         """Ask for a start; returns the new run's InvocationID when it says ready. `before` is the last run's."""
-        if self.state().get("ActiveState") == "failed":
-            self.ask("reset-failed")
+        self._run("reset-failed")  # the limit on starts counts these, too; a unit not loaded has nothing to forget
         self.began_us = time.time_ns() // 1000
         self.ask("start")
         deadline = time.monotonic() + self.limits["start_s"]

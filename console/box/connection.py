@@ -162,6 +162,10 @@ class Connection:
                     where=self.target.name,
                     mend="it may still be running there",
                 ) from error
+            except (OSError, asyncssh.Error) as error:
+                if not ssh.is_closed():
+                    raise BoxError(f"{argv[0]} took no input: {error}", where=self.target.name) from error
+                stdout, stderr = b"", b""  # the link broke while input was sent: the outcome is unknown
             finally:
                 stop_process(process)
         signal = signal_name(process)

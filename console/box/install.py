@@ -20,7 +20,7 @@ from console.box.layout import Layout
 from console.box.release import COMPLETE, SHIPPED_DRAFTER, release_files, release_name, requirements, version
 from console.box.release_build import build_release
 from console.box.services import ServiceManager
-from console.box.steps import InstallError, Progress, last_line, make_folders, must
+from console.box.steps import InstallError, Progress, last_line, make_folders, must, must_be_ours, sweep_parts
 from console.box.unit_file import CACHE_PARENT, service_json, systemctl, unit_text
 from console.errors import UsageError
 
@@ -64,12 +64,14 @@ async def install(connection: Connection, manager: ServiceManager, request: Inst
     """
     at = Places(connection, manager, manager.layout)
     await _check_scope(at)
+    await must_be_ours(manager)
     for folder in (request.model, request.drafter):
         if folder is not None:
             await _check_model_folder(connection, folder)
             _check_visible(at, folder)
     interpreter = await choose_interpreter(connection, request.python, tuple(requirements()))
     _check_visible(at, interpreter.path)
+    await sweep_parts(connection, at.layout)
     yield Progress("python", f"{interpreter.path} (Python {interpreter.version}, torch {interpreter.torch})", False)
     files = release_files()
     name = release_name(version(), files, interpreter.identity)
@@ -148,9 +150,17 @@ async def _first_settings(at: Places, request: InstallRequest, release: str) -> 
         "file": f"{layout.generations}/0000.toml",
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    await connection.upload(json.dumps(line).encode() + b"\n", f"{layout.state}/audit.jsonl")
+    await _append(connection, json.dumps(line).encode() + b"\n", f"{layout.state}/audit.jsonl")
     await connection.upload(text, layout.settings)
     yield Progress("settings", f"{layout.settings}, generation 0", True)
+
+
+async def _append(connection: Connection, line: bytes, path: str) -> None:
+    """Add a line to a file that is never rewritten: an earlier installation's record may be in it."""
+    done = await connection.run(["tee", "--append", "--", path], input=line)
+    if done.exit_status != 0:
+        raise InstallError(f"could not write {path}: {last_line(done.stderr)}", where=connection.target.name)
+    await must(connection, ["chmod", "600", "--", path], f"close {path} to others")
 
 
 async def _fetch_bundled_model(at: Places, request: InstallRequest, release: str) -> str:

@@ -66,9 +66,8 @@ class ServiceManager(ABC):
         return service_state(parse_show(shown.stdout.decode("utf-8", "replace")), unit=self.unit, scope=self.scope)
 
     async def start(self) -> None:
-        """Ask for a start. A unit that gave up (start limit) is reset first, since the operator wants it now."""
-        if (await self.state()).state in ("failed", "start-limit-hit", "start-timeout"):
-            await self._ask("reset-failed")
+        """Ask for a start, whatever automatic restarts or earlier starts have used up: the operator wants it now."""
+        await self._forgive()
         await self._ask("start")
 
     async def stop(self) -> None:
@@ -76,9 +75,8 @@ class ServiceManager(ABC):
         await self._ask("stop")
 
     async def restart(self) -> None:
-        """Ask for a restart; a unit that gave up is reset first."""
-        if (await self.state()).state in ("failed", "start-limit-hit", "start-timeout"):
-            await self._ask("reset-failed")
+        """Ask for a restart, as `start` does."""
+        await self._forgive()
         await self._ask("restart")
 
     async def wait(self, until: Callable[[ServiceState], bool], timeout_s: float) -> ServiceState:
@@ -92,6 +90,11 @@ class ServiceManager(ABC):
                 said = f" ({now.status_text})" if now.status_text else ""
                 raise ServiceError(f"still {now.state}{said} after {timeout_s:g} s", where=self.unit)
             await asyncio.sleep(POLL_S)
+
+    async def _forgive(self) -> None:
+        """Forget failures and starts: the limit on starts counts an operator's own, too. A unit that is not loaded has
+        nothing to forget, and the manager says so."""
+        await self.connection.run(self.verb_argv("reset-failed"))
 
     async def _ask(self, verb: Verb) -> None:
         asked = await self.connection.run(self.verb_argv(verb))

@@ -8,6 +8,9 @@ from typing import Any
 
 from console.box.connection import Connection
 from console.box.errors import BoxError
+from console.box.layout import IDENTIFIER, Layout
+from console.box.service_properties import parse_show
+from console.box.services import ServiceManager, Systemd
 from console.errors import ExitCode
 
 STEP_S = 180.0  # a virtual environment on a slow disk, a manager that reloads a thousand units
@@ -39,6 +42,28 @@ async def must(connection: Connection, argv: Sequence[str], what: str, *, mend: 
         said = last_line(done.stderr) or f"exit status {done.exit_status}"
         raise InstallError(f"could not {what}: {said}", where=connection.target.name, mend=mend)
     return done.stdout
+
+
+async def must_be_ours(manager: ServiceManager) -> None:
+    """Refuse to write over, or take away, a unit of that name that no install put there. Raises InstallError."""
+    if not isinstance(manager, Systemd):
+        return
+    shown = await manager.connection.run(manager.show_argv(("LoadState", "SyslogIdentifier")))
+    found = parse_show(shown.stdout.decode("utf-8", "replace"))
+    if found.get("LoadState") == "loaded" and found.get("SyslogIdentifier") != IDENTIFIER:
+        raise InstallError(
+            f"{manager.unit} was not made by an install and is left alone",
+            where=manager.connection.target.name,
+            mend="name another unit for this host in hosts.toml",
+        )
+
+
+async def sweep_parts(connection: Connection, layout: Layout) -> None:
+    """Remove what uploads that a broken link cut short have left. Folders that are not there yet are no matter."""
+    own = [layout.releases, layout.config, layout.generations, layout.state]
+    for folders, name in ((own, ".*.part"), ([layout.units], f".{layout.unit}.*.part")):
+        there = [*folders, "-mindepth", "1", "-maxdepth", "1", "-name", name]
+        await connection.run(["find", *there, "-exec", "rm", "-rf", "--", "{}", "+"])
 
 
 async def make_folders(connection: Connection, *folders: str) -> None:

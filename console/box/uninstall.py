@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from console.box.connection import Connection
 from console.box.layout import Layout
 from console.box.services import ServiceManager
-from console.box.steps import Progress, must
+from console.box.steps import Progress, must, must_be_ours, sweep_parts
 from console.box.unit_file import STOP_TIMEOUT_S, systemctl
 
 GAVE_UP = ("failed", "start-limit-hit", "start-timeout")
@@ -20,6 +20,7 @@ async def uninstall(connection: Connection, manager: ServiceManager) -> AsyncIte
     Raises ServiceError when the engine does not stop; nothing is removed then.
     """
     layout = manager.layout
+    await must_be_ours(manager)
     state = await manager.state()
     if state.state not in ("not-installed", "stopped", *GAVE_UP):
         await manager.stop()
@@ -27,6 +28,7 @@ async def uninstall(connection: Connection, manager: ServiceManager) -> AsyncIte
         yield Progress("stop", f"{manager.unit} stopped", True)
     if layout.scope != "supervisor":
         yield await _remove_unit(connection, manager, installed=state.state != "not-installed")
+    await sweep_parts(connection, layout)
     folders = [layout.share, layout.config, layout.state]
     present = [folder for folder in folders if await connection.exists(folder)]
     await must(connection, ["rm", "-rf", "--", *folders], "remove the files")
