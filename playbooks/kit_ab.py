@@ -14,10 +14,10 @@ PROBES = (("prose", 48), ("code", 48), ("copy", 96))
 PROBE_TOKENS = 48
 
 
-def blocks(run: Run, arms: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
+def blocks(run: Run, arms: Mapping[str, Mapping[str, Any]], *, chat: bool = False) -> Dict[str, Any]:
     """Measure arm B against arm A; what a summary tells of it. The playbook's parameters: blocks, requests, tokens, prompt, kind.
 
-    Every start is a replicate of its own, so even two blocks that meet in one arm restart between them. Where the first
+    `chat`: by the chat endpoint, whose parsers see the answers. Every start is a replicate of its own, so even two blocks that meet in one arm restart between them. Where the first
     questions are answered otherwise under B, no speed is measured any more.
     """
     params, (a, b) = run.params, arms
@@ -45,7 +45,7 @@ def blocks(run: Run, arms: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
                 if len(probed) == 2 and answers[a] != answers[b]:
                     run.warn("wrong_tokens", f"{b} answers otherwise than {a}: its speed is not measured", arm=b)
                     return {"arms": [a, b], "blocks": block, "changes": dict(arms[b])}
-                measured(run, block, arm)
+                measured(run, block, arm, chat)
                 done += 1
                 run.progress(done, total, f"block {block + 1}, {arm}")
     return {"arms": [a, b], "blocks": params["blocks"], "changes": dict(arms[b])}
@@ -64,12 +64,12 @@ def probe(run: Run, arm: str) -> List[str]:
     return hashes
 
 
-def measured(run: Run, block: int, arm: str) -> None:
+def measured(run: Run, block: int, arm: str, chat: bool) -> None:
     """One start's requests, after one that pays for warming up."""
     params = run.params
     run.request(params["kind"], params["prompt"], WARM_TOKENS)
     for number in range(params["requests"]):
-        figures = run.request(params["kind"], params["prompt"], params["tokens"])
+        figures, _ = run.ask(params["kind"], params["prompt"], params["tokens"], chat=chat)
         run.sample(figures, level=params["prompt"], arm=arm, block=block, rep=number)
         shown = {name: figures[name] for name in ("tok_s", "commit", "step_ms")}
         run.row("starts", block=block, arm=arm, **shown)

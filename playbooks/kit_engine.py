@@ -33,6 +33,7 @@ class Completion:
     finish: str | None
     e2e_s: float
     steps: Mapping[str, Any] | None  # the engine's own exact counters, None where it has none
+    fields: Mapping[str, int] = field(default_factory=dict)  # chunks by the field their text came in
 
     @property
     def ttft_s(self) -> float | None:
@@ -148,22 +149,25 @@ class Engine:
 
     def complete(
         self, prompt: Sequence[int] | str, max_tokens: int, *, ignore_eos: bool = True, seed: int = 0,
-        temperature: float = 0.0, speculation: Mapping[str, Any] | None = None,
+        temperature: float = 0.0, speculation: Mapping[str, Any] | None = None, chat: bool = False,
     ) -> Completion:  # fmt: skip
-        """One streamed completion, every chunk stamped on arrival and parsed after the last. Raises Stop(engine)."""
+        """One streamed completion, every chunk stamped on arrival and parsed after the last. Raises Stop(engine).
+
+        With `chat` the prompt is a user's message to the chat endpoint, whose parsers see the answer.
+        """
         if self.kind != "bundled" and speculation is not None:
             raise Stop("missing", f"{self.kind} takes no choice of speculation with a request", "capability_missing")
-        if self.kind == "sglang":
+        if self.kind == "sglang" and not chat:
             return self._complete_sglang(prompt, max_tokens, ignore_eos)
         if self.kind == "vllm":
             before = counters_of(self.text("/metrics") or "")
-            answer = self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, None)
+            answer = self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, None, chat)
             counted = before and self.drafting
             after = counters_of(self.text("/metrics") or "") if counted else {}
             n = None if answer.completion_tokens is None else answer.completion_tokens - 1
             steps = steps_between(before, after, n) if counted else None if self.drafting else n
             return replace(answer, steps={"steps": steps} if steps else None)
-        return self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, speculation)
+        return self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, speculation, chat)
 
     def _complete_sglang(self, prompt: Sequence[int] | str, max_tokens: int, ignore_eos: bool) -> Completion:
         with self._trouble("/generate"):
@@ -222,8 +226,10 @@ class Engine:
 
     def _complete_openai(
         self, prompt: Sequence[int] | str, max_tokens: int, ignore_eos: bool, seed: int, temperature: float,
-        speculation: Mapping[str, Any] | None,
+        speculation: Mapping[str, Any] | None, chat: bool,
     ) -> Completion:  # fmt: skip
+        path = "/v1/chat/completions" if chat else "/v1/completions"
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if chat else {"prompt": prompt}
         wanted: dict[str, Any] = {
             "seed": seed,
             "return_token_ids": True,
@@ -233,17 +239,17 @@ class Engine:
         }
         while True:
             options = {name: value for name, value in wanted.items() if value is not None and name not in self.refused}
-            body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": temperature, "stream": True, **options}
+            body = {**asked, "max_tokens": max_tokens, "temperature": temperature, "stream": True, **options}
             if self.model:
                 body["model"] = self.model
-            with self._trouble("/v1/completions"):
-                response, sent = self._send("POST", "/v1/completions", body)
+            with self._trouble(path):
+                response, sent = self._send("POST", path, body)
                 if response.status == 200:
                     return _completion(self._read_stream(response), sent)
                 data = response.read()
             name = _refused_parameter(data)
             if response.status != 400 or name not in options:
-                raise Stop("engine", f"/v1/completions: HTTP {response.status}: {_error_message(data)}", "engine_http")
+                raise Stop("engine", f"{path}: HTTP {response.status}: {_error_message(data)}", "engine_http")
             self.refused.append(name)
 
     def stream_lines(self, prompt: Sequence[int] | str, max_tokens: int) -> Iterator[tuple[float, bytes]]:
@@ -297,6 +303,7 @@ def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
     usage: Mapping[str, Any] = {}
     steps: Mapping[str, Any] | None = None
     finish: str | None = None
+    fields: dict[str, int] = {}
     for stamp, data in lines[:-1]:
         chunk = json.loads(data)
         if "error" in chunk:
@@ -304,17 +311,15 @@ def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
         usage = chunk.get("usage") or usage
         steps = chunk.get("speculation") or steps
         for choice in chunk.get("choices") or ():
-            delta = choice.get("delta") or {}
-            said = (
-                choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
-            )
+            name, said = _said(choice)
             new_ids = choice.get("token_ids")
             if new_ids:
                 ids = [*(ids or ()), *new_ids]
-            if said or new_ids:
+            if said or new_ids or name == "tool_calls":
                 stamps.append((stamp - sent) / 1e9)
-                texts.append(said or "")
+                texts.append(said)
                 sizes.append(len(new_ids or ()))
+                fields[name] = fields.get(name, 0) + 1
             finish = choice.get("finish_reason") or finish
     details = usage.get("prompt_tokens_details") or {}
     return Completion(
@@ -328,4 +333,18 @@ def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
         finish=finish,
         e2e_s=(lines[-1][0] - sent) / 1e9,
         steps=steps,
+        fields=fields,
     )
+
+
+def _said(choice: Mapping[str, Any]) -> tuple[str, str]:
+    """The field that a chunk's text came in, and the text; ("none", "") for a chunk without any."""
+    delta = choice.get("delta") or {}
+    if choice.get("text"):
+        return "text", str(choice["text"])
+    for name in ("content", "reasoning_content", "reasoning"):
+        if delta.get(name):
+            return name, str(delta[name])
+    calls = [(call.get("function") or {}) for call in delta.get("tool_calls") or ()]
+    said = "".join(f"{call.get('name') or ''}{call.get('arguments') or ''}" for call in calls)
+    return ("tool_calls", said) if calls else ("none", "")

@@ -190,6 +190,7 @@ _ASKS = {  # what a model with a chat template is asked to do, after the pages i
 }
 _GOES_ON = {"copy": "\nThe same list once more:\n"}  # without a template a model goes on from where the text stops
 _SAMPLE_LETTERS = 4000
+_MESSAGE_LETTERS = 4  # a token, about
 _LETTERS_A_TOKEN = 6  # no common tokenizer packs more than this into a token of such text
 
 
@@ -230,6 +231,16 @@ class Prompts:
         seed = f"{self._seed}/{self._made}"
         self._hash.update(f"{self.method}/{seed}/{kind}/{tokens}\n".encode())
         return self._written(kind, tokens, seed, hashlib.sha256(f"{self.salt}/{seed}".encode()).hexdigest()[:12])
+
+    def message(self, kind: str, tokens: int) -> str:
+        """A user's message of about `tokens` tokens, for the chat endpoint; its text is another with every call."""
+        self._made += 1
+        seed = f"{self._seed}/{self._made}"
+        self._hash.update(f"message/{seed}/{kind}/{tokens}\n".encode())
+        salt = hashlib.sha256(f"{self.salt}/{seed}".encode()).hexdigest()[:12]
+        head, end = f"[{salt}] {_HEADS[kind]}", _ASKS[kind].format_map(_words(random.Random(seed)))
+        letters = max(tokens * _MESSAGE_LETTERS - len(head) - len(end), 0)
+        return head + _grown("", letters, paragraphs(kind, seed))[:letters] + "\n" + end
 
     def fixed(self, kind: str, tokens: int, number: int) -> list[int] | str:
         """The same prompt in every run, whatever its seed and salt: for what an engine must answer alike each time."""

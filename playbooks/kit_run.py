@@ -89,14 +89,16 @@ class Run:
 
     def ask(
         self, kind: str, prompt_tokens: int, output_tokens: int, *, ignore_eos: bool = True,
-        speculation: Mapping[str, Any] | None = None, prompt: Sequence[int] | str | None = None,
+        speculation: Mapping[str, Any] | None = None, prompt: Sequence[int] | str | None = None, chat: bool = False,
     ) -> tuple[dict[str, Any], Completion]:  # fmt: skip
-        """`request` with the answer itself; `prompt` is one made before, to be asked again."""
+        """`request` with the answer itself; `prompt` is one made before, to be asked again. `chat`: by the chat endpoint,
+        where the length of the prompt is about what was asked for."""
         self.check()
-        prompt = prompt or self.prompts.make(kind, prompt_tokens)
+        if prompt is None:
+            prompt = self.prompts.message(kind, prompt_tokens) if chat else self.prompts.make(kind, prompt_tokens)
         self.check()
         answer = self.engine.complete(
-            prompt, output_tokens, ignore_eos=ignore_eos, seed=self.seed, speculation=speculation
+            prompt, output_tokens, ignore_eos=ignore_eos, seed=self.seed, speculation=speculation, chat=chat
         )
         self.check()
         return {**figures(answer, prompt_tokens, kind), **self.watched()}, answer
@@ -187,6 +189,7 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
         "kind": kind,
         "ctx_mid": prompt_tokens + (n or 0) / 2,
         "chunks": len(answer.stamps_s),
+        "fields": dict(answer.fields),
         **degeneracy(words),
         "out_sha": hashlib.sha256(repr(tuple(words)).encode()).hexdigest()[:16],
         "engine_src": source,

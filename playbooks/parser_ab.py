@@ -10,7 +10,7 @@
 # version = "1.0.0"
 # kind = "ab"
 # engines = ["bundled", "sglang", "vllm"]
-# needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "unit.restart"]
+# needs = ["openai.completions", "openai.chat", "stream", "usage.stream", "ignore_eos", "unit.restart"]
 # wants = ["steps.exact", "accept.length", "tokens.count"]
 # effects = ["restarts_service"]
 # exclusive = true
@@ -89,7 +89,9 @@ def measure(run: kit.Run) -> Mapping[str, Any]:
         raise kit.Stop("missing", f"the engine has no {name}", "capability_missing")
     if other == now:
         raise kit.Stop("bad_params", f"{name} is {now or 'off'} already: give the other arm's as value")
-    return kit.blocks(run, {f"{name} {now or 'off'}": {name: now}, f"{name} {other or 'off'}": {name: other}})
+    return kit.blocks(
+        run, {f"{name} {now or 'off'}": {name: now}, f"{name} {other or 'off'}": {name: other}}, chat=True
+    )
 
 
 if __name__ == "__main__":

@@ -98,6 +98,20 @@ def test_loops_are_told_by_three_signs_and_a_short_answer_by_none() -> None:
     assert degeneracy(text[:20]) == {"distinct2": None, "top1": None, "loop": None}
 
 
+def test_a_message_by_the_chat_endpoint_is_counted_as_exactly(engine: Engine) -> None:
+    prompts = Prompts(engine, "1", "salt")
+    message = prompts.message("chat", 60)
+    answer = engine.complete(message, 20, chat=True)
+    found = figures(answer, 60, "chat")
+    assert (found["N"], found["N_usage"]) == (19, 20)
+    assert answer.prompt_tokens is not None and answer.prompt_tokens > len(
+        message
+    )  # a letter a token, and the template
+    assert found["steps"] == sum(found["hist"])
+    assert set(found["fields"]) <= {"content", "none"} and sum(found["fields"].values()) == found["chunks"]
+    assert prompts.message("chat", 60) != message
+
+
 def test_one_connection_serves_all_requests(engine: Engine) -> None:
     engine.complete([5, 6, 7], 3)
     connection = engine.connection

@@ -35,7 +35,7 @@ def judge_ab(facts: RunFacts) -> dict[str, Any]:
     if effects is None:
         return inconclusive("no block has both arms", rows.cautions)
     klass = decide(effects.tok_s) if effects.blocks >= FEWEST_BLOCKS else "inconclusive"
-    cautions = [*rows.cautions, *_cautions(effects, measured)]
+    cautions = [*rows.cautions, *_cautions(effects, measured), *_stream(measured, a, b)]
     found: dict[str, Any] = {"effects": {name: one for name, one in effects.to_json().items() if name != "blocks"}}
     if klass == "faster" and facts.summary.get("changes"):
         found["changes"] = facts.summary["changes"]
@@ -93,6 +93,24 @@ def _cautions(effects: BlockEffects, rows: Sequence[Row]) -> list[Caution]:
                 "drift",
                 f"step time drifts along the run (tau {drift.tau:+.2f}); the blocks cancel what is linear in it",
             )
+        )
+    return found
+
+
+def _stream(rows: Sequence[Row], a: str, b: str) -> list[Caution]:
+    """What B does to the stream a client sees: chunks a step, and the fields that the text comes in."""
+    sides = [[row for row in rows if row["arm"] == arm and row.get("chunks")] for arm in (a, b)]
+    if not all(sides):
+        return []
+    before, after = (sum(row["chunks"] for row in side) / sum(row["steps"] for row in side) for side in sides)
+    found = []
+    if after < 0.5 * before:
+        words = f"{b} gathers the stream: {after:.2f} chunks a step, {before:.2f} under {a}"
+        found.append(Caution("buffered_stream", f"{words}; a client's gaps say nothing about steps under it"))
+    names = [sorted({name for row in side for name in row.get("fields") or ()} - {"none"}) for side in sides]
+    if names[0] != names[1]:
+        found.append(
+            Caution("fields", f"text comes in {', '.join(names[0])} under {a} and in {', '.join(names[1])} under {b}")
         )
     return found
 

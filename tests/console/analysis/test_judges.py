@@ -317,6 +317,15 @@ def test_two_starts_explore_and_decide_nothing() -> None:
     assert found["next"] == "run it with 4 blocks"
 
 
+def test_what_an_arm_does_to_the_stream_is_told_beside_its_speed() -> None:
+    rows = ab(1.0, chunks=12, fields={"reasoning_content": 12})
+    rows = [{"fields": {"content": 30}, **one} for one in rows]
+    found = judged("parser_ab", rows, summary=SUMMARY)
+    assert found["class"] == "equivalent"
+    assert [one["code"] for one in found["warnings"]] == ["buffered_stream", "fields"]
+    assert "in content under page 16 and in reasoning_content under page 64" in found["warnings"][1]["msg"]
+
+
 def test_a_throttled_arm_voids() -> None:
     assert judged("page_size_ab", ab(1.1, throttle="power cap"), summary=SUMMARY)["class"] == "void:throttled_arm"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted_causes import DATA, speaking_model
 from test_run_end_to_end import built_in, gathered
 
 from console.box.connection import connect
@@ -28,7 +29,6 @@ from console.experiments.conduct import Bench, attach, cancel, run, start
 from console.experiments.remote import EngineUnderTest, remote_run
 from console.experiments.store import Store
 
-TINY = Path(__file__).parents[2] / "data" / "tiny-ddtree"
 PATIENCE_S = 300.0  # every start of the engine loads torch
 SMALL = {"blocks": 1, "requests": 1, "tokens": 16, "prompt": 16}
 
@@ -37,7 +37,8 @@ SMALL = {"blocks": 1, "requests": 1, "tokens": 16, "prompt": 16}
 async def served(tmp_path: Path) -> AsyncIterator[tuple[Bench, Site]]:
     """A demo box with the tiny model under its supervisor, and a bench that may restart it."""
     where = Places(tmp_path / "hosts.toml", tmp_path / "known_hosts", tmp_path / "demo.json", tmp_path / "state", ())
-    request = DemoRequest(str(TINY / "target"), str(TINY / "drafter"), {"context_length": 512}, prompts=False)
+    model = speaking_model(tmp_path / "model")
+    request = DemoRequest(str(model), str(DATA / "drafter"), {"context_length": 512}, prompts=False)
     async with demo_box(request, lambda _: None, where), await connect(resolve("demo", where)) as connection:
         manager = manager_for(connection, layout_for("supervisor", connection.home, DEFAULT_UNIT))
         site = Site(connection, manager, limits=Limits(soak_s=0.2, dry_run=False))
@@ -107,17 +108,36 @@ async def test_a_cancelled_run_puts_the_settings_back_before_it_ends(served: tup
     assert await read_base(site) == before
 
 
-async def test_a_parser_that_the_engine_has_not_is_refused_before_anything_is_touched(
+async def test_a_parser_changes_fields_and_no_tokens(served: tuple[Bench, Site]) -> None:
+    bench, site = served
+    before = await read_base(site)
+    params = {**SMALL, "value": "deepseek_r1"}  # it takes everything for reasoning until it is told otherwise
+    events = await gathered(run(bench, built_in("parser_ab"), params), PATIENCE_S)
+    result = events[-1]
+    assert result["status"] == "done", result["message"]
+    samples = [event["req"] for event in events if event["type"] == "sample"]
+    fields = {one["arm"]: set(one["fields"]) - {"none"} for one in samples if not one.get("probe")}
+    assert fields == {"reasoning_parser off": {"content"}, "reasoning_parser deepseek_r1": {"reasoning_content"}}
+    assert {"exploratory", "fields"} <= {one["code"] for one in result["verdict"]["warnings"]}
+    assert await read_base(site) == before
+
+
+async def test_a_setting_that_the_engine_has_not_is_refused_before_anything_is_touched(
     served: tuple[Bench, Site],
 ) -> None:
-    bench, _ = served
-    result: dict[str, Any] = (
-        await gathered(run(bench, built_in("parser_ab"), {**SMALL, "value": "qwen3"}), PATIENCE_S)
-    )[-1]
-    if result["status"] == "missing":
-        assert result["exit"] == 4 and "reasoning_parser" in result["message"]
-    else:  # an engine that has learnt it measures both arms
-        assert result["status"] == "done", result["message"]
+    bench, site = served
+    kit = await restart_kit(site, "tester")
+    poorer = {**kit, "fixed": [*kit["fixed"], "page_size"]}
+
+    async def restarts() -> dict[str, Any]:
+        return poorer
+
+    here = Bench(bench.connection, bench.host, bench.engine, bench.store, bench.python, restarts=restarts)
+    result = (await gathered(run(here, built_in("page_size_ab"), {**SMALL, "page_size": 7}), PATIENCE_S))[-1]
+    assert (result["status"], result["exit"]) == ("missing", 4)
+    assert result["message"] == "page_size cannot be changed on this engine"
+    applies = await bench.connection.run(["find", f"{kit['state']}/applies", "-name", "*page_size_ab*"])
+    assert applies.stdout == b""
 
 
 async def test_without_the_transaction_a_restarting_playbook_does_not_start(served: tuple[Bench, Site]) -> None:
