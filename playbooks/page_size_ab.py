@@ -25,10 +25,10 @@
 # help = "tokens a page of the other arm"
 # [tool.ddtree.playbook.params.blocks]
 # type = "int"
-# default = 4
+# default = 6
 # min = 1
 # max = 50
-# help = "pairs of service starts; fewer than four explore and decide nothing"
+# help = "pairs of service starts at most: it ends at 4, 6, 8 or 12 where the interval is narrow enough; fewer than four explore"
 # [tool.ddtree.playbook.params.requests]
 # type = "int"
 # default = 3

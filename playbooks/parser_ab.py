@@ -28,10 +28,10 @@
 # help = "the parser's name for the other arm; empty: off against the one in force"
 # [tool.ddtree.playbook.params.blocks]
 # type = "int"
-# default = 4
+# default = 6
 # min = 1
 # max = 50
-# help = "pairs of service starts; fewer than four explore and decide nothing"
+# help = "pairs of service starts at most: it ends at 4, 6, 8 or 12 where the interval is narrow enough; fewer than four explore"
 # [tool.ddtree.playbook.params.requests]
 # type = "int"
 # default = 3

@@ -17,6 +17,7 @@ from console.analysis.attribution import Factors, Side, factors
 from console.analysis.identities import RequestLine, two_request_line
 from console.analysis.levels import Level, levels_of, step_point
 from console.analysis.screening import screen, void_reason, void_words
+from console.analysis.steadiness import steadiness
 from console.analysis.step_fit import StepFit, fit_steps
 from console.analysis.verdicts import Caution, Evidence, classify
 from console.errors import ExitCode
@@ -83,7 +84,12 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
     assert fit is not None, "there are rows with steps"
     if fit.levels >= 2 and not fit.verified and playbook_id == "context_curve":
         cautions = [*cautions, Caution("few_levels", f"{fit.levels} context levels cannot show curvature")]
-    cautions = [*cautions, *_graph_fallback(kept), *_beyond_drafter(levels, env.get("drafter_window"))]
+    cautions = [
+        *cautions,
+        *steadiness(kept, fit),
+        *_graph_fallback(kept),
+        *_beyond_drafter(levels, env.get("drafter_window")),
+    ]
     return _sweep(playbook_id, kept, levels, fit, cautions)
 
 

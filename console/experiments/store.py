@@ -99,7 +99,7 @@ class Store:
         return self.folder / "runs.db"
 
     def _open(self) -> tuple[sqlite3.Connection, bool]:
-        """The database, and whether it came from an older console."""
+        """The database, and whether it is new or came from an older console."""
         os.close(os.open(self.database_file, os.O_CREAT | os.O_RDWR, 0o600))
         database = sqlite3.connect(self.database_file, timeout=10.0)
         try:

@@ -53,14 +53,14 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def migrate(database: sqlite3.Connection) -> bool:
-    """Bring a database to the newest version, one step a transaction; whether an older one with runs in it was found.
+    """Bring a database to the newest version, one step a transaction; whether there was anything to do.
 
-    What later versions index of the runs it then lacks, and they are to be read anew. Raises ValueError for a database
-    from a newer console.
+    Then it lacks what this version indexes, and the runs are to be read anew: those of an older console, or those that
+    lie beside a database that was moved away. Raises ValueError for a database from a newer console.
     """
     version = int(database.execute("PRAGMA user_version").fetchone()[0])
     if version > len(MIGRATIONS):
         raise ValueError(f"the runs database has version {version}, and this console knows {len(MIGRATIONS)}")
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         database.executescript(f"BEGIN; {script}; PRAGMA user_version = {number}; COMMIT;")
-    return 0 < version < len(MIGRATIONS)
+    return version < len(MIGRATIONS)

@@ -159,6 +159,16 @@ def test_a_database_of_a_newer_console_is_refused_and_a_broken_one_too(tmp_path:
         Store(broken)
 
 
+def test_a_database_that_was_moved_away_is_made_anew_from_the_runs_beside_it(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        finished(store, "a-1")
+        before, file = store.runs(), store.database_file
+    file.rename(tmp_path / "moved")
+    with Store(tmp_path) as store:
+        assert store.runs() == before
+        assert store.show("a-1").result is not None
+
+
 def test_reports_show_levels_with_intervals_warnings_and_where_it_ran(store: Store) -> None:
     result = finished(store, "r-1")
     text, markdown = text_report(store.show("r-1")), markdown_report(store.show("r-1"))
