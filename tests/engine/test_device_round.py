@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine.budget import RoundCost
+from engine.device.costs import costs_of
+from engine.device.graphs import bucket
 from engine.device.model import DeviceModel, device_model, device_state
 from engine.device.round import device_prefill, device_round, plan_of, read_accepted
 from engine.drafter import load_drafter
@@ -28,12 +31,16 @@ def loaded(folder: Path, page_size: int) -> DeviceModel:
     return device_model(target, drafter, slots=slots, page_size=page_size, block_size=8, device=torch.device("cpu"))
 
 
+def shuffled_pages() -> torch.Tensor:
+    return torch.randperm(PAGES, generator=torch.Generator().manual_seed(3))
+
+
 def decode(
     model: DeviceModel, prompt: list[int], modes: Sequence[tuple[str, int]], tokens: int, sampling: SamplingTensors
 ) -> tuple[list[int], list[int]]:
     """(tokens, commit lengths): rounds in the modes given, over and over, on pages in no order."""
     state = device_state(model, pages=PAGES, sampling=sampling)
-    state.page_table.copy_(torch.randperm(PAGES, generator=torch.Generator().manual_seed(3)))
+    state.page_table.copy_(shuffled_pages())
     out, commits = [device_prefill(model, state, prompt)], []
     while len(out) < tokens:
         mode, budget = modes[len(commits) % len(modes)]
@@ -69,12 +76,39 @@ def test_tokens_and_commit_lengths_are_the_authors(
 def test_modes_may_change_from_round_to_round_without_the_drafter_missing_context(
     tiny_folder: Path, expected: dict[str, Any]
 ) -> None:
-    model, case = loaded(tiny_folder, 7), expected["cases"][6]
+    case = expected["cases"][6]
     changing = [("ddtree", 16), ("off", 0), ("dflash", 0), ("off", 0), ("ddtree", 4)]
+    model, afresh = loaded(tiny_folder, 7), loaded(tiny_folder, 7)
     ours, commits = decode(model, case["prompt"], changing, 40, GREEDY)
     assert ours == case["autoregressive"][:40]
-    drafted = commits[::2]
-    assert sum(drafted) > 2 * len(drafted)  # context rows missed would cost acceptance, never a token
+    # What the drafter has cached by the last round is what a prefill of the same text caches.
+    text = case["prompt"] + ours
+    decode(afresh, text, [("off", 0)], 1, GREEDY)
+    taken_in = len(case["prompt"]) + sum(commits[:-1])
+    slots = shuffled_pages()[torch.arange(taken_in) // 7] * 7 + torch.arange(taken_in) % 7
+    assert model.draft_cache is not None and afresh.draft_cache is not None
+    torch.testing.assert_close(
+        model.draft_cache.keys[:, slots], afresh.draft_cache.keys[:, slots], atol=1e-4, rtol=1e-4
+    )
+    torch.testing.assert_close(
+        model.draft_cache.values[:, slots], afresh.draft_cache.values[:, slots], atol=1e-4, rtol=1e-4
+    )
+
+
+def test_buckets_double_up_to_the_capacity() -> None:
+    assert [bucket(length, 5000) for length in (1, 1024, 1025, 4000, 4097, 5000)] == [
+        1024,
+        1024,
+        2048,
+        4096,
+        5000,
+        5000,
+    ]
+
+
+def test_the_costs_of_a_plan_rise_with_its_nodes() -> None:
+    cost = RoundCost(0.5, ((0, ((1.0, 2.0), (9.0, 10.0))), (100, ((1.0, 4.0), (9.0, 20.0)))))
+    assert costs_of(cost, 50, 4, torch.device("cpu")).tolist() == [3.5, 5.0, 6.5, 8.0, 9.5]
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
