@@ -29,6 +29,7 @@ from console.box.values import Completed, LinkState
 
 ENVIRONMENT = ("LC_ALL=C.UTF-8", "SYSTEMD_COLORS=0", "SYSTEMD_PAGER=cat")
 COMMANDS_AT_ONCE = 6  # with SFTP and a journal stream, below sshd's MaxSessions of 10
+CLOSING = "SSH connection closed"  # the library's word for a connection that is just going down
 TRANSFER_S = 30.0
 SLOWEST_BYTES_PER_S = 50_000  # a transfer slower than this is given up
 
@@ -200,7 +201,7 @@ class Connection:
         except TimeoutError as error:
             raise self._silent() from error
         except asyncssh.ChannelOpenError as error:
-            if ssh.is_closed():
+            if ssh.is_closed() or error.reason == CLOSING:
                 raise LinkLost("the link broke", where=self.target.name) from error
             raise SessionRefused(
                 f"the box refuses one more session ({error.reason})",
