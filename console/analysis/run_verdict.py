@@ -80,7 +80,7 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
         )
     if len(levels) < 2:
         return _health(levels[0], cautions)
-    fit = fit_steps([step_point(row) for row in kept])
+    fit = fit_steps([step_point(row) for row in kept], hinge=True)
     assert fit is not None, "there are rows with steps"
     if fit.levels >= 2 and not fit.verified and playbook_id == "context_curve":
         cautions = [*cautions, Caution("few_levels", f"{fit.levels} context levels cannot show curvature")]
@@ -202,6 +202,9 @@ def _surely_slower(first: Level, last: Level) -> bool:
 def _slope_words(fit: StepFit) -> str:
     if fit.model == "convex":
         return "convex"
+    if fit.knot is not None:
+        slopes = fit.b_ms_per_token * 1000.0, (fit.b2_ms_per_token or 0.0) * 1000.0
+        return f"{slopes[0]:.1f} us a token up to {fit.knot:,.0f} and {slopes[1]:.1f} above"
     return f"{fit.model}, {fit.b_ms_per_token * 1000.0:.1f} us a token"
 
 
@@ -223,7 +226,7 @@ def _residual_interval(residual: float, first: Level, last: Level, fit: StepFit)
         low, high = level.step_ms_ci or (level.step_ms, level.step_ms)
         variance += (math.log(high / max(low, 1e-9)) / 2.0 / 1.96) ** 2
     if fit.covariance is not None:
-        rows = [[1.0, level.context, level.context**2][: len(fit.covariance)] for level in (first, last)]
+        rows = [fit.columns_at(level.context) for level in (first, last)]
         gradient = [b / fit.at(last.context) - a / fit.at(first.context) for a, b in zip(rows[0], rows[1], strict=True)]
         variance += sum(
             gradient[i] * gradient[j] * fit.covariance[i][j] for i in range(len(gradient)) for j in range(len(gradient))

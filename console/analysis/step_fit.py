@@ -3,6 +3,9 @@
 `a` is what a step costs at no context (weights, draft, tree build, launch, host), `b` the reads of the cached
 keys and values, `q` what grows faster than that. Fitted by non-negative least squares; the quadratic term is
 kept only when it lowers the Bayesian information criterion, and never on fewer than four context levels.
+
+Where a drafter reads a window only, or another kernel takes over, the slope changes at one context: a hinge,
+s(x) = a + b min(x, W) + b2 max(0, x - W), tried where asked for and taken only on strong evidence.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +25,9 @@ LEVEL_WIDTH = 0.05
 """Contexts closer than this share of each other count as one level."""
 MIN_LEVELS_TO_VERIFY = 4
 """Below this many levels curvature cannot be told from noise."""
+MIN_LEVELS_FOR_HINGE = 5
+STRONG_EVIDENCE = 6.0
+"""By so much a hinge must lower the information criterion: its knot was looked for, which flatters it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class StepPoint:
 class StepFit:
     """A fitted step-time curve. Intervals are 95 %; None where no residual degree of freedom is left."""
 
-    model: Literal["constant", "linear", "convex"]
+    model: Literal["constant", "linear", "convex", "hinge"]
     a_ms: float
     b_ms_per_token: float
     q: float
@@ -50,10 +57,21 @@ class StepFit:
     r2: float | None = None
     max_residual: float | None = None  # largest |observed/fitted - 1|
     leave_one_out: float | None = None  # largest relative error on a level left out
-    covariance: tuple[tuple[float, ...], ...] | None = None
+    covariance: tuple[tuple[float, ...], ...] | None = None  # of a, b and q, or of a, b and b2
+    knot: float | None = None  # context at which the slope changes from b to b2
+    b2_ms_per_token: float | None = None
+
+    def columns_at(self, context: float) -> tuple[float, ...]:
+        """What the coefficients are multiplied with at `context`, as many as the covariance has rows."""
+        third = context * context if self.knot is None else max(0.0, context - self.knot)
+        second = context if self.knot is None else min(context, self.knot)
+        return (1.0, second, third)[: len(self.covariance or ())]
 
     def at(self, context: float) -> float:
         """Step time in ms at `context` tokens."""
+        if self.knot is not None:
+            beyond = (self.b2_ms_per_token or 0.0) * max(0.0, context - self.knot)
+            return self.a_ms + self.b_ms_per_token * min(context, self.knot) + beyond
         return self.a_ms + self.b_ms_per_token * context + self.q * context * context
 
     def to_json(self) -> dict[str, Any]:
@@ -72,6 +90,8 @@ class StepFit:
             "r2": self.r2,
             "max_residual": self.max_residual,
             "leave_one_out": self.leave_one_out,
+            "knot": self.knot,
+            "b2_ms_per_token": self.b2_ms_per_token,
         }
 
 
@@ -95,11 +115,11 @@ def context_levels(contexts: Sequence[float]) -> list[int]:
     return numbers
 
 
-def fit_steps(points: Sequence[StepPoint]) -> StepFit | None:
+def fit_steps(points: Sequence[StepPoint], *, hinge: bool = False) -> StepFit | None:
     """Fit the curve to measured step times; None when there is nothing to fit.
 
     One context level gives a constant; two or three a line whose curvature is unverified; four or more a line
-    or a parabola, whichever has the lower information criterion.
+    or a parabola, whichever has the lower information criterion. With `hinge`, a change of slope is looked for too.
     """
     usable = [p for p in points if p.step_ms > 0 and p.weight > 0 and math.isfinite(p.step_ms)]
     if not usable:
@@ -112,12 +132,30 @@ def fit_steps(points: Sequence[StepPoint]) -> StepFit | None:
     if levels < MIN_LEVELS_TO_VERIFY:
         return linear
     convex = _solve(usable, numbers, degree=2)
-    return convex if convex.q > 0 and _bic(usable, convex, 3) < _bic(usable, linear, 2) else linear
+    smooth = convex if convex.q > 0 and _bic(usable, convex, 3) < _bic(usable, linear, 2) else linear
+    if not hinge or levels < MIN_LEVELS_FOR_HINGE:
+        return smooth
+    bent = _best_hinge(usable, numbers)
+    gain = _bic(usable, smooth, 3 if smooth.model == "convex" else 2) - _bic(usable, bent, 4)
+    return bent if gain > STRONG_EVIDENCE else smooth
 
 
-def _columns(points: Sequence[StepPoint], degree: int) -> Array:
+def _best_hinge(points: Sequence[StepPoint], numbers: Sequence[int]) -> StepFit:
+    """The hinge with the best knot among the inner levels' contexts and the middles between them."""
+    contexts = [
+        float(np.mean([p.context for p, n in zip(points, numbers, strict=True) if n == level]))
+        for level in range(max(numbers) + 1)
+    ]
+    middles = [(low + high) / 2 for low, high in pairwise(contexts)]
+    fits = [_solve(points, numbers, degree=2, knot=knot) for knot in sorted((*contexts[1:-1], *middles[1:-1]))]
+    return min(fits, key=lambda fit: _bic(points, fit, 4))
+
+
+def _columns(points: Sequence[StepPoint], degree: int, knot: float | None = None) -> Array:
     """Design matrix [points, degree + 1]."""
     x = np.array([p.context for p in points])
+    if knot is not None:
+        return np.stack([np.ones_like(x), np.minimum(x, knot), np.maximum(0.0, x - knot)], axis=1)
     square = np.array([p.context**2 if p.context_square is None else p.context_square for p in points])
     return np.stack([np.ones_like(x), x, square][: degree + 1], axis=1)
 
@@ -128,8 +166,8 @@ def _relative_weights(points: Sequence[StepPoint]) -> Array:
     return np.asarray(np.sqrt(steps / steps.mean()) / np.array([p.step_ms for p in points]))
 
 
-def _coefficients(points: Sequence[StepPoint], degree: int) -> Array:
-    design, scale = _columns(points, degree), _relative_weights(points)
+def _coefficients(points: Sequence[StepPoint], degree: int, knot: float | None = None) -> Array:
+    design, scale = _columns(points, degree, knot), _relative_weights(points)
     # Columns of very different size: bring them to unit length before the non-negative solve.
     weighted = design * scale[:, None]
     norms = np.linalg.norm(weighted, axis=0)
@@ -138,10 +176,10 @@ def _coefficients(points: Sequence[StepPoint], degree: int) -> Array:
     return np.asarray(solution / norms)
 
 
-def _solve(points: Sequence[StepPoint], numbers: Sequence[int], degree: int) -> StepFit:
+def _solve(points: Sequence[StepPoint], numbers: Sequence[int], degree: int, knot: float | None = None) -> StepFit:
     observed = np.array([p.step_ms for p in points])
-    design, scale = _columns(points, degree), _relative_weights(points)
-    beta = _coefficients(points, degree)
+    design, scale = _columns(points, degree, knot), _relative_weights(points)
+    beta = _coefficients(points, degree, knot)
     fitted = design @ beta
     levels = max(numbers) + 1
 
@@ -164,24 +202,28 @@ def _solve(points: Sequence[StepPoint], numbers: Sequence[int], degree: int) -> 
     residual = float(np.sum(((observed - fitted) * scale) ** 2))
     coefficients = [*[float(v) for v in beta], 0.0, 0.0][:3]
     return StepFit(
-        model=("constant", "linear", "convex")[degree],
+        model="hinge" if knot is not None else ("constant", "linear", "convex")[degree],
         a_ms=coefficients[0],
         b_ms_per_token=coefficients[1],
-        q=coefficients[2],
+        q=0.0 if knot is not None else coefficients[2],
         levels=levels,
         points=len(points),
         verified=levels >= MIN_LEVELS_TO_VERIFY,
         a_ci=intervals[0],
         b_ci=intervals[1],
-        q_ci=intervals[2],
+        q_ci=None if knot is not None else intervals[2],
         r2=1.0 - residual / total if total > 0 and degree > 0 else None,
         max_residual=float(np.max(np.abs(observed / fitted - 1.0))) if spare > 0 else None,
-        leave_one_out=_leave_one_level_out(points, numbers, degree),
+        leave_one_out=_leave_one_level_out(points, numbers, degree, knot),
+        knot=knot,
+        b2_ms_per_token=None if knot is None else coefficients[2],
         covariance=tuple(tuple(float(v) for v in row) for row in covariance) if spare > 0 else None,
     )
 
 
-def _leave_one_level_out(points: Sequence[StepPoint], numbers: Sequence[int], degree: int) -> float | None:
+def _leave_one_level_out(
+    points: Sequence[StepPoint], numbers: Sequence[int], degree: int, knot: float | None = None
+) -> float | None:
     """Largest relative error of the mean step of a level that the fit has not seen; None if it cannot be left out."""
     levels = max(numbers) + 1
     if levels < degree + 2:
@@ -190,15 +232,15 @@ def _leave_one_level_out(points: Sequence[StepPoint], numbers: Sequence[int], de
     for level in range(levels):
         kept = [p for p, n in zip(points, numbers, strict=True) if n != level]
         left = [p for p, n in zip(points, numbers, strict=True) if n == level]
-        predicted = _columns(left, degree) @ _coefficients(kept, degree)
+        predicted = _columns(left, degree, knot) @ _coefficients(kept, degree, knot)
         observed = np.array([p.step_ms for p in left])
         worst = max(worst, abs(float(np.mean(predicted)) / float(np.mean(observed)) - 1.0))
     return worst
 
 
 def _bic(points: Sequence[StepPoint], fit: StepFit, parameters: int) -> float:
-    coefficients = np.array([fit.a_ms, fit.b_ms_per_token, fit.q])
-    fitted = _columns(points, 2) @ coefficients
+    third = fit.q if fit.knot is None else fit.b2_ms_per_token or 0.0
+    fitted = _columns(points, 2, fit.knot) @ np.array([fit.a_ms, fit.b_ms_per_token, third])
     observed = np.array([p.step_ms for p in points])
     residual = float(np.sum(((observed - fitted) * _relative_weights(points)) ** 2))
     count = len(points)

@@ -175,7 +175,15 @@ def _points(levels: Sequence[Mapping[str, Any]], axis: str, name: str) -> list[P
 def _curve(fit: Mapping[str, Any], levels: Sequence[Mapping[str, Any]]) -> list[Point]:
     low, high = min(level["context"] for level in levels), max(level["context"] for level in levels)
     at = [low + (high - low) * i / _CURVE_POINTS for i in range(_CURVE_POINTS + 1)]
-    return [Point(x, fit["a_ms"] + fit["b_ms_per_token"] * x + fit["q"] * x * x) for x in at]
+    return [Point(x, _modelled_step(fit, x)) for x in at]
+
+
+def _modelled_step(fit: Mapping[str, Any], x: float) -> float:
+    if fit.get("knot") is None:
+        return float(fit["a_ms"] + fit["b_ms_per_token"] * x + fit["q"] * x * x)
+    return float(
+        fit["a_ms"] + fit["b_ms_per_token"] * min(x, fit["knot"]) + fit["b2_ms_per_token"] * max(0.0, x - fit["knot"])
+    )
 
 
 def _series_charts(events: Sequence[Mapping[str, Any]]) -> list[str]:
