@@ -140,9 +140,11 @@ class Run:
         gpus = now.get("gpus") or []
         clocks = [gpu["sm_clock_mhz"] for gpu in gpus if gpu.get("sm_clock_mhz")]
         throttled = sorted({str(gpu["throttle"]) for gpu in gpus if gpu.get("throttle")})
+        window = now.get("window") or {}
         return {
             "others": others,
-            "graph": (now.get("window") or {}).get("graph"),
+            "graph": window.get("graph"),
+            "stages_ms": stages_a_step(window),
             "clock_mhz": sum(clocks) / len(clocks) if clocks else None,
             "throttle": ", ".join(throttled) or None,
         }
@@ -194,6 +196,18 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
         "out_sha": hashlib.sha256(repr(tuple(words)).encode()).hexdigest()[:16],
         "engine_src": source,
     }
+
+
+STAGES = ("draft", "build", "verify", "walk", "commit", "host")
+
+
+def stages_a_step(window: Mapping[str, Any]) -> dict[str, float] | None:
+    """Milliseconds a step by stage, over the engine's newest window; None where it does not tell them."""
+    steps = window.get("steps")
+    known = {name: window.get(f"{name}_ms") for name in STAGES}
+    if not steps or any(value is None for value in known.values()):
+        return None
+    return {name: round(float(value or 0.0) / steps, 4) for name, value in known.items()}
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from scipy import stats
 
-from console.analysis.attribution import Factors
+from console.analysis.attribution import Factors, split_step_change
 from console.analysis.effects import REGRESSION_DELTA, Cell, Effect, decide, effect_of_cells, holm
 from console.analysis.verdicts import REGRESSION, Caution, Evidence, Verdict, classify
 
@@ -47,6 +47,7 @@ class Comparison:
     commits_by_kind: tuple[Suspect, ...]
     cells: int
     left_out: int
+    stages: Mapping[str, float] | None = None  # ln of the step's slowdown, split over its stages; they sum to it
 
     @property
     def factors(self) -> Factors:
@@ -74,6 +75,7 @@ class Comparison:
             "factors": factors_json(self),
             "by_level": [_suspect_json(one) for one in self.steps_by_level],
             "by_kind": [_suspect_json(one) for one in self.commits_by_kind],
+            "stages": None if self.stages is None else dict(self.stages),
             "cells": self.cells,
             "left_out": self.left_out,
         }
@@ -121,6 +123,7 @@ def compare_rows(before: Sequence[Row], after: Sequence[Row]) -> Comparison | No
         _suspects(by_kind, lambda names, level: effect(_commit, names, level), inverse=True),
         len(both),
         len(cells) - len(both),
+        _stages(both.values()),
     )
 
 
@@ -156,6 +159,28 @@ def _outside(row: Row) -> float | None:
     if not client or row.get("chunks", 0) < MIN_CHUNKS_A_STEP * row["steps"]:
         return None
     return float((client + (row.get("queue_s") or 0.0)) / row["decode_s"])
+
+
+def _stages(cells: Iterable[tuple[Sequence[Row], Sequence[Row]]]) -> dict[str, float] | None:
+    """The change of the step split over its stages by log-mean weights; None where a side does not tell its stages."""
+    sides: list[dict[str, float]] = []
+    for side in zip(*cells, strict=True):
+        told = [row["stages_ms"] for rows in side for row in rows if row.get("stages_ms")]
+        if not told:
+            return None
+        names = dict.fromkeys(name for one in told for name in one)
+        sides.append({name: sum(one.get(name, 0.0) for one in told) / len(told) for name in names})
+    return split_step_change(sides[0], sides[1]) if all(sum(side.values()) > 0 for side in sides) else None
+
+
+def _worst_stage(found: Comparison) -> str:
+    """The stage in which most of a slower step lies, where one has the half of it."""
+    if not found.stages:
+        return ""
+    whole = math.fsum(found.stages.values())
+    name = max(found.stages, key=lambda stage: (found.stages or {})[stage])
+    share = found.stages[name] / whole if whole > 0 else 0.0
+    return f", {100 * min(share, 1.0):.0f} % of it in {name}" if share >= 0.5 else ""
 
 
 def _grouped(names: Iterable[Any], group: Callable[[Any], str]) -> dict[str, list[Any]]:
@@ -247,7 +272,7 @@ def _headline(klass: str, found: Comparison, suspect: Suspect | None) -> str:
     word, total = ("slower", split.total) if split.total >= 1.0 else ("faster", 1.0 / split.total)
     where = "" if suspect is None else f", worst at {suspect.name} ({suspect.factor:.2f}x, p {suspect.p:.2g})"
     meaning = {
-        "step_regression": f"step time has regressed{where}",
+        "step_regression": f"step time has regressed{where}{_worst_stage(found)}",
         "acceptance_regression": f"commit length has regressed{where}",
         "equivalent": f"no change beyond {100 * REGRESSION_DELTA:.0f} %",
         "faster": "faster beyond doubt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -83,6 +84,20 @@ def test_acceptance_that_fell_between_two_releases_at_the_same_step_is_an_accept
     verdict = verdict_of_comparison(compare_rows(before, after))
     assert verdict.klass == "acceptance_regression"
     assert "acceptance 1.16x" in verdict.headline and "drafter, engine version" in verdict.next
+
+
+def test_a_slower_step_names_the_stage_it_lies_in() -> None:
+    stages = {"draft": 4.0, "build": 1.0, "verify": 14.0, "walk": 0.2, "commit": 0.8, "host": 1.0}
+    before = [row(3.5 * (1 + w), 21.0, tokens=600, stages_ms=stages) for w in (-0.01, 0.0, 0.01)]
+    slower = {**stages, "verify": 34.0}
+    after = [row(3.5 * (1 + w), 41.0, tokens=600, stages_ms=slower) for w in (-0.01, 0.0, 0.01)]
+    found = compare_rows(before, after)
+    assert found is not None and found.stages is not None
+    assert sum(found.stages.values()) == pytest.approx(math.log(41.0 / 21.0))
+    assert found.stages["verify"] == pytest.approx(math.log(41.0 / 21.0))  # all of it
+    assert "100 % of it in verify" in verdict_of_comparison(found).headline
+    untold = compare_rows([{**one, "stages_ms": None} for one in before], after)
+    assert untold is not None and untold.stages is None
 
 
 def test_a_page_size_that_prints_loops_is_broken_although_it_is_faster() -> None:
