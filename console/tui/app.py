@@ -27,6 +27,7 @@ from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.pick import PickScreen
 from console.tui.screens.playbooks import PlaybooksScreen
 from console.tui.screens.running import run_after_questions
+from console.tui.screens.runs import RunsScreen
 from console.tui.screens.screen import ConsoleScreen
 from console.tui.screens.service import ServiceScreen
 from console.tui.session import Session
@@ -41,6 +42,7 @@ _SCREENS: dict[ScreenName, type[ConsoleScreen]] = {
     "service": ServiceScreen,
     "log": LogScreen,
     "playbooks": PlaybooksScreen,
+    "runs": RunsScreen,
     "doctor": DoctorScreen,
 }
 _DOUBLES = ("Keys", "Maximize", "Minimize")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
-
-from console.experiments.playbook import Playbook
 
 LOG_LINES = 200
 
@@ -36,7 +34,7 @@ class Curve:
 class RunView:
     """What is known of one run. `result` is the last event, with status, exit code and verdict, once it has come."""
 
-    playbook: Playbook
+    title: str
     params: Mapping[str, Any]
     started_s: float  # the console's monotonic clock
     heard_s: float
@@ -65,9 +63,23 @@ class RunView:
         return min(1.0, self.done / self.total) if self.total > 0 else None
 
 
-def begun(playbook: Playbook, params: Mapping[str, Any], now_s: float) -> RunView:
+def begun(title: str, params: Mapping[str, Any], now_s: float) -> RunView:
     """A run that has been asked for and has not answered yet."""
-    return RunView(playbook, params, started_s=now_s, heard_s=now_s)
+    return RunView(title, params, started_s=now_s, heard_s=now_s)
+
+
+def replayed(
+    title: str,
+    params: Mapping[str, Any],
+    events: Iterable[Mapping[str, Any]],
+    result: Mapping[str, Any] | None,
+    took_s: float,
+) -> RunView:
+    """A run that was kept, from its events and its result; it began at 0 and was last heard of after `took_s`."""
+    run = begun(title, params, 0.0)
+    for event in events:
+        run = advanced(run, event, took_s)
+    return run if result is None else advanced(run, result, took_s)
 
 
 def advanced(run: RunView, event: Mapping[str, Any], now_s: float) -> RunView:
@@ -148,6 +160,7 @@ def _result(run: RunView, event: Mapping[str, Any]) -> RunView:
         status="ended",
         result=dict(event),
         verdict=verdict if isinstance(verdict, Mapping) else run.verdict,
+        trouble=run.trouble or (None if verdict else event.get("message")),
     )
 
 

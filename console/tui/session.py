@@ -6,15 +6,17 @@ What goes on belongs here and not to a screen, so that leaving a screen stops no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from console.deployment.change import ChangePlan, Outcome, Phase
 from console.errors import OperatorError, UsageError
 from console.experiments.playbook import Playbook
+from console.experiments.store import default_store_folder
 from console.operations import Operations
 from console.snapshot import Snapshot
+from console.tui.archive import Archive
 from console.tui.glyphs import Glyphs, glyphs_for
 from console.tui.happenings import Happenings, Weight
 from console.tui.log_buffer import LogBuffer
@@ -42,7 +44,7 @@ class Examined:
 
     checks: tuple[Check, ...] = ()
     at_s: float | None = None
-    looking: bool = False
+    looking_since_s: float | None = None  # while it looks
     trouble: str | None = None
 
 
@@ -63,6 +65,7 @@ class Session:
     run: RunView | None = None
     change: ChangeProgress | None = None
     verb: str | None = None  # start, stop or restart while one is on its way
+    archive: Archive = field(default_factory=lambda: Archive(default_store_folder()))
     examined: Examined = field(default_factory=lambda: Examined())
 
     @property
@@ -119,13 +122,20 @@ class Session:
         """Start a run and follow it to its end; one at a time."""
         self.refuse_if_read_only(f"running {playbook.title}")
         if self.run is not None and not self.run.over:
-            raise OperatorError(
-                f"{self.run.playbook.title} is still running", where=self.host, mend="wait or cancel it"
-            )
-        self.run = begun(playbook, params, self.clock())
+            raise OperatorError(f"{self.run.title} is still running", where=self.host, mend="wait or cancel it")
+        await self._follow_run(begun(playbook.title, params, self.clock()), self.operations.run(playbook, params))
+
+    async def attach_run(self, run_id: str, title: str, params: Mapping[str, Any]) -> None:
+        """Follow a run that goes on without this console, from its first event; one at a time."""
+        if self.run is not None and not self.run.over:
+            raise OperatorError(f"{self.run.title} is still being followed", where=self.host)
+        await self._follow_run(begun(title, params, self.clock()), self.operations.attach(run_id))
+
+    async def _follow_run(self, run: RunView, events: AsyncIterator[dict[str, Any]]) -> None:
+        self.run = run
         self.changed()
         try:
-            async for event in self.operations.run(playbook, params):
+            async for event in events:
                 self.run = advanced(self.run, event, self.clock())
                 self.changed()
         except OperatorError as error:
@@ -184,15 +194,15 @@ class Session:
 
     async def examine(self) -> None:
         """Look for what would stop the engine from working; one look at a time."""
-        if self.examined.looking:
+        if self.examined.looking_since_s is not None:
             return
-        self.examined = replace(self.examined, looking=True, trouble=None)
+        self.examined = replace(self.examined, looking_since_s=self.clock(), trouble=None)
         self.changed()
         try:
             checks = tuple(await self.operations.examine())
             self.examined = Examined(checks, self.clock())
         except OperatorError as error:
-            self.examined = replace(self.examined, looking=False, trouble=str(error))
+            self.examined = replace(self.examined, looking_since_s=None, trouble=str(error))
         self.changed()
 
     async def mend(self, commands: Sequence[Sequence[str]]) -> None:
@@ -225,12 +235,12 @@ class Session:
 
     def _note_run_end(self, run: RunView) -> None:
         if run.status == "lost":
-            self.note("failure", f"{run.playbook.title}: {run.trouble}")
+            self.note("failure", f"{run.title}: {run.trouble}")
             return
         verdict = run.verdict or {}
         words = verdict.get("headline") or (run.result or {}).get("status", "ended")
-        good = (run.result or {}).get("exit_code", 0) in (0, None)
-        self.note("success" if good else "warning", f"{run.playbook.title}: {words}")
+        good = (run.result or {}).get("exit", 0) in (0, None)
+        self.note("success" if good else "warning", f"{run.title}: {words}")
 
     def _note_outcome(self, change: ChangeProgress) -> None:
         outcome = change.outcome

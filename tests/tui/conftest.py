@@ -18,6 +18,13 @@ from tests.tui.recorded import RecordedHost, snapshot, write_playbooks
 DEADLINE_S = 10.0
 
 
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs, logs and exports of a test are its own; the folder that they lie in."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "ddtree"
+
+
 @pytest.fixture
 def host(tmp_path: Path) -> RecordedHost:
     """A recorded host with three playbooks, one of them broken."""

@@ -226,7 +226,7 @@ def run_events(levels: Sequence[int] = (50, 1000, 3000, 6000)) -> list[dict[str,
         point = {"x": [level], "y": [34 + level * 0.02], "unit_x": "context tokens", "unit_y": "ms"}
         events.append({"type": "series", "name": "step", **point})
     events.append({"type": "progress", "done": len(levels), "total": len(levels), "label": "done", "eta_s": 0.0})
-    events.append({"type": "result", "run_id": "rec-1", "status": "done", "exit_code": 0, "verdict": VERDICT})
+    events.append({"type": "result", "run_id": "rec-1", "status": "done", "exit": 0, "verdict": VERDICT})
     return events
 
 

@@ -12,6 +12,14 @@ from console.tui.screens.help import HelpScreen, help_page
 from tests.tui.conftest import console_of, lines, opened, settled, text, until
 from tests.tui.recorded import ALARM, RecordedHost, record, snapshot
 
+SCREENS = (
+    ("1", "overview"),
+    ("2", "service"),
+    ("3", "log"),
+    ("4", "playbooks"),
+    ("5", "runs"),
+    ("6", "doctor"),
+)
 SIZES = [(60, 15), (80, 24), (120, 40), (200, 50)]
 
 
@@ -27,7 +35,7 @@ async def test_help_key_host_tag_and_link_state_are_visible_on_every_screen(
     host: RecordedHost, size: tuple[int, int]
 ) -> None:
     async with opened(host, size) as pilot:
-        for key, which in (("1", "overview"), ("2", "service"), ("3", "log"), ("4", "playbooks")):
+        for key, which in SCREENS:
             await go(pilot, key, which)
             rows = lines(pilot)
             assert "gpu-01 [LAB]" in rows[0], which
@@ -94,7 +102,7 @@ async def test_without_colour_states_are_told_apart_by_word(
 async def test_ascii_mode_shows_nothing_but_ascii_on_any_screen(host: RecordedHost) -> None:
     async with opened(host, (120, 40), ascii_only=True) as pilot:
         host.log([record("naïve ⣿ line", 0)])
-        for key, which in (("1", "overview"), ("2", "service"), ("3", "log"), ("4", "playbooks")):
+        for key, which in SCREENS:
             await go(pilot, key, which)
             for row in lines(pilot):
                 assert row.isascii(), (which, row)

@@ -92,7 +92,7 @@ class PlaybooksScreen(ConsoleScreen):
         """Ask, then cancel."""
         run = self.session.run
         if run is not None and not run.over:
-            consequences = [f"{run.playbook.title} ends where it is; what it measured so far is kept."]
+            consequences = [f"{run.title} ends where it is; what it measured so far is kept."]
             question = host_question(self.session, "Cancel the run?", consequences, "Cancel the run")
             ask_first(self, self.session, question, self.session.cancel_run)
 

@@ -59,8 +59,10 @@ def draw_examined(examined: Examined, view: View, width: int, glyphs: Glyphs) ->
     """When it was looked, what came of it, and what a look costs."""
     if examined.trouble is not None:
         return [Content.styled(f" {glyphs.no} {shown(examined.trouble, glyphs)}", BAD)]
+    since_s = examined.looking_since_s
     if examined.at_s is None:
-        return [Content.styled(" looking at the box: nothing is touched", QUIET)]
+        took = "" if since_s is None else f" for {duration(view.now_s - since_s)}"
+        return [Content.styled(f" looking at the box{took}; nothing is touched, and torch is slow to load", QUIET)]
     counts = [(verdict, sum(check.verdict == verdict for check in examined.checks)) for verdict in _TONES]
     parts: list[Piece] = [" "]
     for verdict, count in counts:
@@ -68,6 +70,6 @@ def draw_examined(examined: Examined, view: View, width: int, glyphs: Glyphs) ->
     mends = sum(len(check.commands) for check in examined.checks)
     if mends:
         parts.append((f"f mends with {count_of(mends, 'command')}   ", PLAIN))
-    age = "looking again" if examined.looking else f"looked {duration(view.now_s - examined.at_s)} ago"
+    age = "looking again" if since_s is not None else f"looked {duration(view.now_s - examined.at_s)} ago"
     parts.append((age, QUIET))
     return [Content.assemble(*parts)]

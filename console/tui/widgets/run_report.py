@@ -43,7 +43,7 @@ def draw_run(run: RunView, now_s: float, width: int, glyphs: Glyphs) -> list[Con
 def _heading(run: RunView, glyphs: Glyphs) -> Content:
     given = {name: value for name, value in run.params.items() if value not in (None, "", [], ())}
     params = "  ".join(f"{name} {_cell(value)}" for name, value in given.items())
-    return Content.assemble((f" {run.playbook.title}", STRONG), (f"   {shown(params, glyphs)}", QUIET))
+    return Content.assemble((f" {run.title}", STRONG), (f"   {shown(params, glyphs)}", QUIET))
 
 
 def _state(run: RunView, now_s: float, width: int, glyphs: Glyphs) -> list[Content]:
@@ -73,7 +73,7 @@ def _ending(run: RunView, glyphs: Glyphs) -> Content:
     if run.status == "lost":
         return Content.styled(f" {glyphs.no} not known how it ended, after {took}", BAD)
     result = run.result or {}
-    status, code = str(result.get("status", "ended")), result.get("exit_code", result.get("exit"))
+    status, code = str(result.get("status", "ended")), result.get("exit")
     mark, tone = _ending_mark(code, glyphs)
     identity = f"   run {run.run_id}" if run.run_id else ""
     return Content.assemble(

@@ -12,8 +12,11 @@ from textual.content import Content
 from console.tui.glyphs import Glyphs, shown
 from console.tui.tones import ACCENT, BAD, GOOD, PLAIN, QUIET, STRONG, WARN, Piece
 
-_FINE = ("explained", "healthy", "no_regression", "equivalent")
-_GRAVE = ("step_regression", "acceptance_regression", "commit_collapsed", "inconsistent_data")
+_FINE = ("explained", "healthy", "no_regression", "equivalent", "faster", "small", "lossless", "near_tie")
+_GRAVE = (
+    "slower", "broken", "engine_stalled", "contention", "throttled", "network", "step_regression",
+    "acceptance_regression", "commit_collapsed", "inconsistent_data",
+)  # fmt: skip
 _PARTS = ("total", "context", "acceptance", "kernel", "residual")
 _NAME_WIDTH = 12
 _NUMBER_WIDTH = 22
@@ -22,7 +25,7 @@ _NUMBER_WIDTH = 22
 def draw_verdict(verdict: Mapping[str, Any], width: int, glyphs: Glyphs) -> list[Content]:
     """The whole card, as many lines as it takes."""
     klass = shown(str(verdict.get("class", "no class")), glyphs)
-    mark, tone = _mark(klass, glyphs)
+    mark, tone = class_mark(klass, glyphs)
     lines = [Content.assemble((f" {mark} {klass.replace('_', ' ')}", f"bold {tone}"))]
     lines += _wrapped(str(verdict.get("headline", "")), width, glyphs, STRONG)
     bars = _factor_bars(verdict.get("factors"), width, glyphs)
@@ -39,7 +42,8 @@ def draw_verdict(verdict: Mapping[str, Any], width: int, glyphs: Glyphs) -> list
     return lines
 
 
-def _mark(klass: str, glyphs: Glyphs) -> tuple[str, str]:
+def class_mark(klass: str, glyphs: Glyphs) -> tuple[str, str]:
+    """The mark and the tone of a class: it is well, it is not, or it cannot be told."""
     if klass in _FINE:
         return glyphs.yes, GOOD
     if klass in _GRAVE or klass.startswith("void"):
