@@ -18,7 +18,7 @@ def tree_attention(q: Tensor, keys: Tensor, values: Tensor, slots: slice | Tenso
     `slots` picks the rows to attend to, in position order: a slice where pages are consecutive, else int64 [length].
     `bias` is `tree_bias`'s, [nodes * group, length], or None where every node sees everything.
     """
-    nodes, heads, head_dim = q.shape
+    nodes, _, head_dim = q.shape
     kv_heads = keys.shape[1]
     rows = q.view(nodes, kv_heads, -1, head_dim).transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
     k, v = keys[slots].transpose(0, 1).unsqueeze(0), values[slots].transpose(0, 1).unsqueeze(0)

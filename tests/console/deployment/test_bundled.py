@@ -98,5 +98,5 @@ def test_positions_that_are_stretched_reach_further() -> None:
     BUNDLED.check(values(context_length=2 * limit, rope_scaling="yarn:2"), MODEL)
     assert BUNDLED.capacity(values(rope_scaling="yarn:2"), MODEL, None).context_length == 2 * limit
     for wrong in ("yarn", "yarn:0.5", "linear:2", "yarn:inf"):
-        with pytest.raises(UsageError, match="rope_scaling: .* is not known; write yarn:F"):
+        with pytest.raises(UsageError, match=r"rope_scaling: .* is not known; write yarn:F"):
             BUNDLED.check(values(rope_scaling=wrong), MODEL)
