@@ -98,6 +98,11 @@ def changes_since(
     return differing(reference.get("conditions") or {}, json.loads(json.dumps(dict(now.hard), default=str)))
 
 
+def change_lines(before: str, differences: Sequence[Difference]) -> list[str]:
+    """What is other than in an earlier run, a line each; none where nothing is."""
+    return [f"changed since {before}: {difference}" for difference in differences]
+
+
 def refusal(differences: Sequence[Difference]) -> str | None:
     """Why two runs with these hard differences may not be compared; None where they may.
 

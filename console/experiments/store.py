@@ -193,6 +193,15 @@ class Store:
             raise UsageError(what, where=name, mend="ddtree runs lists them")
         return self._load(matching[0])
 
+    def before(self, run: StoredRun) -> StoredRun | None:
+        """The run of the same playbook on the same host that ended with a verdict before this one began."""
+        row = self._database.execute(
+            "SELECT id FROM run WHERE playbook = ? AND host = ? AND started < ? AND verdict_class IS NOT NULL"
+            " ORDER BY started DESC, id DESC LIMIT 1",
+            (run.record.playbook, run.record.host, run.record.started),
+        ).fetchone()
+        return None if row is None else self._load(row["id"])
+
     def _load(self, run_id: str) -> StoredRun:
         folder = self._folder(run_id)
         record = RunRecord(**json.loads((folder / "run.json").read_text(encoding="utf-8")))

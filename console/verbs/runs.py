@@ -66,12 +66,18 @@ async def runs(call: Call) -> ExitCode:
 
 
 async def show(call: Call) -> ExitCode:
-    """One run with its verdict."""
+    """One run with its verdict, and which conditions are other than in the run before it."""
+    from console.experiments.conditions import change_lines, differing
     from console.experiments.report import text_report
 
     with open_store() as store:
         stored = store.show(call.text("run"))
-    call.say({"run": asdict(stored.record), "result": stored.result}, printable_lines(text_report(stored)))
+        before = store.before(stored)
+    changed = () if before is None else differing(before.conditions.hard, stored.conditions.hard)
+    since = None if before is None else before.record.id
+    text = "\n".join([text_report(stored).rstrip(), *change_lines(since or "", changed)])
+    told = {"since": since, "differing": [difference.to_json() for difference in changed]}
+    call.say({"run": asdict(stored.record), "result": stored.result, "changed": told}, printable_lines(text))
     return ExitCode.DONE
 
 

@@ -231,6 +231,22 @@ def test_the_newest_pin_under_the_same_conditions_counts_and_survives_a_rebuild(
         store.unpin("b")
 
 
+def test_a_run_is_shown_with_what_is_other_than_in_the_run_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with Store(tmp_path / "ddtree") as store:
+        first = a_run(store, "run-a", seed=1)
+        a_run(store, "elsewhere", seed=2, host="gpu-02", settings={"page_size": 1})
+        last = a_run(store, "run-b", seed=3, settings={"page_size": 64})
+        assert store.before(first) is None
+        assert store.before(last).record.id == "run-a"  # type: ignore[union-attr]
+    assert main(["show", "run-b"]) == 0
+    assert "changed since run-a: page_size: 16 -> 64" in capsys.readouterr().out
+    assert main(["show", "run-a", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changed"] == {"since": None, "differing": []}
+
+
 def test_only_a_run_that_measured_can_be_golden(store: Store) -> None:
     store.begin(RunRecord("b", "context_curve", "1.0.0", "", {}, "gpu-01", "u", "2026-11-29T19:00:00Z"), b"")
     with pytest.raises(UsageError, match="nothing can be measured by it: still running"):
