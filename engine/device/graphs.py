@@ -64,14 +64,19 @@ class RoundGraphs:
 
     def run(self, plan: Plan) -> list[int]:
         """One round of a plan, captured at its first use -> the tokens it adds. Waits for the device once, by an event."""
+        captured = self.enqueue(plan)
+        captured.done.synchronize()
+        count, *tokens = captured.answer.tolist()
+        return tokens[:count]
+
+    def enqueue(self, plan: Plan) -> Captured:
+        """Start a round and do not wait: its answer is there once `done` has happened."""
         captured = self._capture(plan)
         if plan.costs is not None:
             self._costs[plan.budget].copy_(plan.costs)
         captured.graph.replay()
         captured.done.record()
-        captured.done.synchronize()
-        count, *tokens = captured.answer.tolist()
-        return tokens[:count]
+        return captured
 
     def _capture(self, plan: Plan) -> Captured:
         key = (plan.budget, plan.ranks, plan.longest, plan.costs is not None)

@@ -8,7 +8,11 @@ from torch import Tensor, nn
 from engine.models.config import Experts
 from engine.models.int4 import PER_WORD, unpack
 from engine.models.layers import Mlp
+from kernels.int4_gemm import GROUP
+from kernels.launch import on_triton
 from kernels.linear import linear
+from kernels.moe_gemm import ExpertWeights, expert_mlp
+from kernels.moe_router import Routing, moe_router
 from kernels.silu_mul import silu_mul
 
 
@@ -23,8 +27,10 @@ class Router(nn.Module):
             self.e_score_correction_bias = nn.Parameter(torch.empty(shape.count, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [tokens, hidden] -> (experts int64 [tokens, per_token], their weights float32 of the same shape)."""
+        """x [tokens, hidden] -> (experts [tokens, per_token], their weights float32 of the same shape)."""
         shape = self.shape
+        if on_triton(x):
+            return self._routed_by_kernel(x)
         if shape.score == "softmax":
             scores = linear(x, self.weight).float().softmax(dim=-1)
             picks = scores.topk(shape.per_token, dim=-1).indices
@@ -35,6 +41,13 @@ class Router(nn.Module):
         if shape.normalized:
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
         return picks, weights * shape.scale
+
+    def _routed_by_kernel(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shape = self.shape
+        routing = Routing(shape.score, shape.per_token, shape.groups, shape.top_groups, shape.normalized, shape.scale)
+        if shape.score == "softmax":
+            return moe_router(linear(x, self.weight), None, routing)
+        return moe_router(linear(x.float(), self.weight.float()), self.e_score_correction_bias, routing)
 
     def _within_groups(self, choice: Tensor) -> Tensor:
         """Scores for the choice, with those outside the best groups at -inf. A group is as good as its two best experts."""
@@ -53,7 +66,7 @@ class RoutedExperts(nn.Module):
 
     def __init__(self, hidden: int, shape: Experts) -> None:
         super().__init__()
-        self.packed = bool(shape.packed_group)
+        self.packed, self.group = bool(shape.packed_group), shape.packed_group
         sizes = {"gate_up_proj": (2 * shape.inner, hidden), "down_proj": (hidden, shape.inner)}
         for name, (outputs, inputs) in sizes.items():
             if self.packed:
@@ -74,8 +87,13 @@ class RoutedExperts(nn.Module):
     def forward(self, x: Tensor, picks: Tensor, weights: Tensor) -> Tensor:
         """Sum over each token's experts, weighted: x [tokens, hidden], picks and weights [tokens, per_token].
 
-        Experts go in order of their number, so a token's sum does not depend on the tokens beside it.
+        Experts go in order of their number, so a token's sum does not depend on the tokens beside it. Packed weights run
+        in the kernels where their scales are for 32 inputs each.
         """
+        if on_triton(x) and (not self.packed or self.group == GROUP):
+            return expert_mlp(
+                x, picks.to(torch.int32), weights, self._stacked("gate_up_proj"), self._stacked("down_proj")
+            )
         out = torch.zeros_like(x)
         for expert in picks.unique().tolist():
             tokens, ranks = torch.where(picks == expert)
@@ -83,6 +101,11 @@ class RoutedExperts(nn.Module):
             rows = linear(inner, self.weight("down_proj", expert, x.dtype))
             out.index_add_(0, tokens, (rows * weights[tokens, ranks, None]).to(x.dtype))
         return out
+
+    def _stacked(self, name: str) -> ExpertWeights:
+        if self.packed:
+            return ExpertWeights(self.get_parameter(f"{name}_packed"), self.get_parameter(f"{name}_scale"))
+        return ExpertWeights(self.get_parameter(name))
 
 
 class ExpertMlp(nn.Module):

@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import write_models
 
 from engine.budget import RoundCost
+from engine.config import config_from_toml
 from engine.device.costs import costs_of
 from engine.device.graphs import bucket
 from engine.device.model import DeviceModel, device_model, device_state
 from engine.device.round import device_prefill, device_round, plan_of, read_accepted
 from engine.drafter import load_drafter
+from engine.generate import generate
 from engine.models.loader import load_target
+from engine.runtime import Sampling, Speculation, load_runtime
 from kernels.token_choice import SamplingTensors
 
 PAGES = 64
@@ -93,6 +97,23 @@ def test_modes_may_change_from_round_to_round_without_the_drafter_missing_contex
     torch.testing.assert_close(
         model.draft_cache.values[:, slots], afresh.draft_cache.values[:, slots], atol=1e-4, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3-moe", "deepseek"])
+def test_every_kind_of_target_decodes_as_the_engine_does(tmp_path: Path, kind: str) -> None:
+    folders = write_models(kind, tmp_path)
+    target = load_target(folders[0], torch.float32)
+    drafter = load_drafter(folders[1], target.config, torch.float32)
+    prompt, tokens = [3, 14, 15, 9, 2, 6], 24
+    slots = PAGES * 4 + 1  # the last slot is padding rows' own
+    model = device_model(target, drafter, slots=slots, page_size=4, block_size=6, device=torch.device("cpu"))
+    runtime = load_runtime(
+        config_from_toml(f'[model]\npath = "{folders[0]}"\ndtype = "float32"\n[context]\ncontext_length = 200\n')
+    )
+    wanted = generate(runtime, prompt, Sampling(), Speculation("off"), max_tokens=tokens, ignore_eos=True).token_ids
+    for mode, budget in (("off", 0), ("dflash", 0), ("ddtree", 12)):
+        ours, _ = decode(model, prompt, [(mode, budget)], tokens, GREEDY)
+        assert ours == wanted, (kind, mode)
 
 
 def test_buckets_double_up_to_the_capacity() -> None:
