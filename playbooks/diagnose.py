@@ -37,7 +37,7 @@
 # help = "prompt tokens of the longest context, lowered where the budget does not carry it"
 # [tool.ddtree.playbook.params.reps]
 # type = "int"
-# default = 2
+# default = 3
 # min = 2
 # max = 20
 # help = "requests of each kind and context; as many again where something looks different"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from scipy import stats
@@ -18,6 +19,9 @@ from console.analysis.effects import REGRESSION_DELTA, Cell, Effect, decide, eff
 from console.analysis.verdicts import REGRESSION, Caution, Evidence, Verdict, classify
 
 Row = Mapping[str, Any]
+BLAME_ALPHA = 0.01
+"""A regression is named where its interval excludes no change at this level: several figures are looked at in every
+comparison, and the one that is blamed in the night has to be right. Effects are told with 95 % intervals all the same."""
 Figure = Callable[[Row], float | None]
 MIN_CHUNKS_A_STEP = 0.5
 """Fewer chunks a step than this, and the gaps between chunks say nothing about steps."""
@@ -43,6 +47,8 @@ class Comparison:
     commit: Effect
     step: Effect
     wall: Effect | None  # client's decode time over the engine's: what of the wall time lies outside steps
+    slower_step: Suspect | None  # over all cells, at the level of blame
+    lost_commit: Suspect | None
     steps_by_level: tuple[Suspect, ...]  # worst first
     commits_by_kind: tuple[Suspect, ...]
     cells: int
@@ -114,13 +120,20 @@ def compare_rows(before: Sequence[Row], after: Sequence[Row]) -> Comparison | No
         return None
     by_level = _grouped(both, lambda name: f"level {name[1]:g}" if isinstance(name[1], int | float) else str(name[1]))
     by_kind = _grouped(both, lambda name: f"kind {name[0]}")
+    everything = {"all": list(both)}
+    steps, commits = (
+        partial(_suspects, lambda n, at: effect(_step, n, at)),
+        partial(_suspects, lambda n, at: effect(_commit, n, at)),
+    )
     return Comparison(
         rate,
         commit,
         step,
         effect(_outside, both),
-        _suspects(by_level, lambda names, level: effect(_step, names, level), inverse=False),
-        _suspects(by_kind, lambda names, level: effect(_commit, names, level), inverse=True),
+        next(iter(steps(everything, inverse=False)), None),
+        next(iter(commits(everything, inverse=True)), None),
+        steps(by_level, inverse=False),
+        commits(by_kind, inverse=True),
         len(both),
         len(cells) - len(both),
         _stages(both.values()),
@@ -191,10 +204,10 @@ def _grouped(names: Iterable[Any], group: Callable[[Any], str]) -> dict[str, lis
 
 
 def _suspects(
-    groups: Mapping[str, list[Any]], effect: Callable[[list[Any], float], Effect | None], *, inverse: bool
+    effect: Callable[[list[Any], float], Effect | None], groups: Mapping[str, list[Any]], *, inverse: bool
 ) -> tuple[Suspect, ...]:
     """Each group's slowdown factor, worst first; Bonferroni intervals and Holm's p, since the worst is picked out."""
-    level = 1.0 - 0.05 / max(len(groups), 1)
+    level = 1.0 - BLAME_ALPHA / max(len(groups), 1)
     found: list[tuple[str, float, tuple[float, float], float]] = []
     for name, members in groups.items():
         one = effect(members, level)
@@ -233,15 +246,14 @@ def verdict_of_comparison(
 
 def _class(found: Comparison, covariate: str | None) -> tuple[str, Suspect | None]:
     """The class, and the level or kind that stands out where one does."""
-    level = next((one for one in found.steps_by_level if _regressed(one.factor, one.ci)), None)
-    if _regressed(found.step.ratio, found.step.ci):
-        return "step_regression", level if level is not None and level.factor > found.step.ratio * STANDS_OUT else None
+    level = next(filter(_regressed, found.steps_by_level), None)
+    if found.slower_step is not None and _regressed(found.slower_step):
+        return "step_regression", _standing_out(level, found.slower_step.factor)
     if level is not None:
         return "step_regression", level
-    kind = next((one for one in found.commits_by_kind if _regressed(one.factor, one.ci)), None)
-    loss = 1.0 / found.commit.ratio
-    if _regressed(loss, None if found.commit.ci is None else (1.0 / found.commit.ci[1], 1.0 / found.commit.ci[0])):
-        return "acceptance_regression", kind if kind is not None and kind.factor > loss * STANDS_OUT else None
+    kind = next(filter(_regressed, found.commits_by_kind), None)
+    if found.lost_commit is not None and _regressed(found.lost_commit):
+        return "acceptance_regression", _standing_out(kind, found.lost_commit.factor)
     if kind is not None:
         return "acceptance_regression", kind
     residual = found.factors.residual
@@ -251,8 +263,12 @@ def _class(found: Comparison, covariate: str | None) -> tuple[str, Suspect | Non
     return decide(found.rate, REGRESSION_DELTA), None
 
 
-def _regressed(factor: float, ci: tuple[float, float] | None) -> bool:
-    return ci is not None and factor > 1.0 + REGRESSION and ci[0] > 1.0
+def _regressed(suspect: Suspect) -> bool:
+    return suspect.factor > 1.0 + REGRESSION and suspect.ci[0] > 1.0
+
+
+def _standing_out(suspect: Suspect | None, factor: float) -> Suspect | None:
+    return suspect if suspect is not None and suspect.factor > factor * STANDS_OUT else None
 
 
 _NEXT = {

@@ -23,6 +23,8 @@ CROWDED_SHARE = 0.2
 """Share of requests with somebody else's beside them from which on the engine was not ours alone."""
 QUEUED_S = 0.02
 CLOCK_DROP = 0.03
+WORTH_KNOWING = 0.15
+"""An engine is called healthy where a slowdown beyond this is excluded; where it is not, nothing can be said."""
 FINE = ("equivalent", "faster", "small", "explained")
 
 
@@ -104,9 +106,20 @@ def _cause(
             f"{way_words(way)}; on the box it is as it was",
             "trust figures from the box; look for a proxy or a busy client",
         )
-    if judged.klass in FINE:
-        return "healthy", f"as the golden run: {_headline(found)}{_factor(facts)}", "nothing to mend on the box"
+    excluded = _excluded_slowdown(found)
+    if judged.klass in (*FINE, "inconclusive") and excluded is not None and excluded <= WORTH_KNOWING:
+        words = f"nothing is worse, and a slowdown of more than {100 * max(excluded, 0.0):.0f} % is excluded"
+        return (
+            "healthy",
+            f"as the golden run: {words}; {_headline(found)}{_factor(facts)}",
+            "nothing to mend on the box",
+        )
     return judged.klass, judged.headline, judged.next
+
+
+def _excluded_slowdown(found: Comparison) -> float | None:
+    """The smallest slowdown that the 95 % interval of the rate leaves no room for; None without an interval."""
+    return None if found.rate.ci is None else 1.0 / found.rate.ci[0] - 1.0
 
 
 def _headline(found: Comparison) -> str:

@@ -186,7 +186,11 @@ async def test_how_a_run_ended_is_read_from_its_own_last_words(
     playbook = judge_playbook(
         Path("sound.py"), (HEADER.replace("effects = []", 'effects = ["restarts_service"]') + COUNTER + script).encode()
     )
-    result = (await gathered(run(bench, playbook, {})))[-1]
+
+    async def restarts() -> dict[str, Any]:
+        return {}
+
+    result = (await gathered(run(dataclasses.replace(bench, restarts=restarts), playbook, {})))[-1]
     assert (result["status"], result["exit"]) == (status, exit_status)
     if status == "engine":
         assert result["message"] == "why"
