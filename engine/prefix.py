@@ -60,11 +60,12 @@ class PrefixIndex:
                 break
             pages.append(following)
             node = following
+        if size == 1:  # a page of one token is known whole or not at all
+            return Match(tuple(pages))
         rest = token_ids[len(pages) * size : (len(pages) + 1) * size]
-        best = max(
-            ((_alike(tokens, rest), page) for tokens, page in self._children.get(node, {}).items()), default=(0, -1)
-        )
-        return Match(tuple(pages), best[1] if best[0] else -1, best[0])
+        alike = ((_alike(tokens, rest), page) for tokens, page in self._children.get(node, {}).items())
+        rows, partial = max(alike, default=(0, -1))
+        return Match(tuple(pages), partial if rows else -1, rows)
 
     def insert(self, token_ids: Sequence[int], pages: Sequence[int], *, drafted: bool) -> None:
         """Make known that `pages` hold `token_ids` from the start. Only whole pages count; known texts keep their pages."""

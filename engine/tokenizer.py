@@ -12,6 +12,7 @@ import tokenizers
 
 from engine.chat_template import ChatTemplate, ChatTemplateError
 from engine.errors import EngineError
+from engine.tiktoken_file import read_tiktoken
 
 MAX_PARTIAL_TOKENS = 3
 """A UTF-8 character has at most four bytes and a token at least one, so no more than three tokens wait for a last byte."""
@@ -109,19 +110,24 @@ class Detokenizer:
 
 
 def load_tokenizer(model_dir: str | Path) -> Tokenizer | None:
-    """The tokenizer of a model folder, or None where it has no tokenizer.json: then only token ids are served.
+    """The tokenizer of a model folder, or None where it has neither tokenizer.json nor tiktoken.model: then only ids are served.
 
     Raises EngineError for a file that is there and cannot be used.
     """
     folder = Path(model_dir)
-    path = folder / "tokenizer.json"
-    if not path.exists():
-        return None
+    path, older = folder / "tokenizer.json", folder / "tiktoken.model"
+    settings = _read_json(folder / "tokenizer_config.json")
     try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
+        if path.exists():
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        elif older.exists():
+            backend = read_tiktoken(older, settings, {byte: character for character, byte in _BYTE_OF.items()})
+        else:
+            return None
+    except EngineError:
+        raise
     except Exception as fault:  # the package raises bare Exception for any malformed file
         raise EngineError(f"not a tokenizer: {fault}", where=str(path), mend="copy the file again") from fault
-    settings = _read_json(folder / "tokenizer_config.json")
     special_tokens = _special_tokens(settings)
     eos = backend.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
     return Tokenizer(backend, _load_template(folder, settings, special_tokens), () if eos is None else (eos,))
