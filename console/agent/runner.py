@@ -259,7 +259,8 @@ class Job:
     def status(self) -> Dict[str, Any]:
         """`{"run_id", "state", "pid", "exit"}`; lost: it began, did not end, and no process of it is left."""
         ended, own = self.read("exit.json"), self.read("pid")
-        alive = own is not None and self.is_own(own)
+        # Behind a script that has ended its runner may still put settings back.
+        alive = own is not None and (self.is_own(own) or _is_runner(own["runner"]))
         state = "ended" if ended else "running" if alive else "lost" if own else "new"
         if state == "lost":
             ended = self.read("exit.json")  # it may have been written between the two looks
@@ -310,6 +311,13 @@ def start_of(pid: int) -> Optional[int]:
 
 def _is_alive(pid: int) -> bool:
     return start_of(pid) is not None
+
+
+def _is_runner(pid: int) -> bool:
+    try:
+        return b"runner.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def last_seq(path: Path) -> int:

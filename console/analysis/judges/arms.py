@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from console.analysis.blocks import BlockEffects, block_effects, precise_enough
@@ -22,7 +23,8 @@ def judge_ab(facts: RunFacts) -> dict[str, Any]:
     wrong = wrong_arm(facts.rows, b)
     if wrong is not None:
         return verdict("broken", wrong, (), f"keep {a}", speed="void")
-    rows = screened(facts)
+    timed = [row for row in facts.rows if not row.get("probe")]
+    rows = screened(replace(facts, rows=timed))
     if rows.ended:
         return rows.ended
     measured = [row for row in rows.rows if row.get("block") is not None and row.get("arm") in (a, b)]
