@@ -29,4 +29,7 @@ class CommitGuard:
             return None
         tokens, told = sum(self._commits), self._told
         self._told = tokens < LOWEST * STEPS
-        return CommitsLow(STEPS, tokens) if self._told and not told else None
+        if not self._told:
+            return None
+        self._commits.clear()  # the next judgement is of other steps: a warning that flickers says no more
+        return None if told else CommitsLow(STEPS, tokens)

@@ -9,14 +9,14 @@ from functools import partial
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.events import Event, Failed, Refused
 from engine.server import endpoints, info
 from engine.server.auth import RequireKey
-from engine.server.errors import ApiError
+from engine.server.errors import GONE, ApiError
 from engine.server.info import Instruments
 from engine.server.service import Service
 from engine.server.trees import TreeFeed
@@ -48,6 +48,9 @@ def create_app(
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
         return ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}", code=code).response()
 
+    async def on_leaving(request: Request, error: Exception) -> Response:
+        return Response(status_code=GONE)  # in the middle of its own request: nobody is there to be answered
+
     async def on_failure(request: Request, error: Exception) -> Response:
         tell(Failed(where="http", error=type(error).__name__))  # its text may hold what the client sent
         return ApiError(500, f"the server failed: {type(error).__name__}", code="server_error").response()
@@ -74,5 +77,10 @@ def create_app(
             get("/trees", tree_stream),
         ],
         middleware=[] if api_key is None else [Middleware(RequireKey, key=api_key, on_refusal=refused)],
-        exception_handlers={ApiError: on_refusal, HTTPException: on_http_error, Exception: on_failure},
+        exception_handlers={
+            ApiError: on_refusal,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_leaving,
+            Exception: on_failure,
+        },
     )

@@ -7,6 +7,9 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
+GONE = 499
+"""Status for a client that left; nobody reads it."""
+
 
 class ApiError(Exception):
     """A request that cannot be served: raised where the cause is known, turned into a response at the app's edge."""

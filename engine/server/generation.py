@@ -15,16 +15,13 @@ from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
 from engine.scheduler import DrainingError, QueueFullError
 from engine.server.admission import admit
 from engine.server.answers import Answer
-from engine.server.errors import ApiError
+from engine.server.errors import GONE, ApiError
 from engine.server.logprobs import LogprobWriter
 from engine.server.message import THINK, THOUGHT, MessageParser
 from engine.server.schema import ChatBody, GenerationBody
 from engine.server.service import Service, Serving
 from engine.server.streaming import DONE, EventStream, event
 from engine.server.telling import Telling
-
-GONE = 499
-"""Status for a client that left; nobody reads it."""
 
 
 async def generate(

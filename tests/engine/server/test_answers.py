@@ -257,6 +257,19 @@ def test_several_requests_at_once_wait_their_turn_and_all_get_their_own_answer(s
 LONG = {"prompt": [9], "max_tokens": 1000, "ignore_eos": True, "speculation": {"mode": "off"}}
 
 
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_failure(server: Server) -> None:
+    address = urlsplit(server.url)
+    assert address.hostname and address.port
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: 999\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port)) as link:
+        link.sendall(head.encode() + b'{"prompt": [9],')
+    with socket.create_connection((address.hostname, address.port)) as link:
+        link.sendall(head.encode() + b'{"prompt": [9],')
+    assert complete(server.client(), [9], max_tokens=1).usage.completion_tokens == 1
+    assert server.records("error") == [] and server.errors == []
+    assert "ddtree_failures_total 0.0" in server.get("/metrics").text
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_pages(server: Server, stream: bool) -> None:
     def pages_used() -> int:
