@@ -45,6 +45,7 @@ format: $(VENV)/ready-test
 bench: $(VENV)/ready-test
 	$(VENV)/bin/python -m tests.bench.bench
 	$(VENV)/bin/python -m tests.bench.confusion
+	$(VENV)/bin/python -m tests.bench.console
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

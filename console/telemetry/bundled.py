@@ -200,8 +200,10 @@ def _typed_all(values: Mapping[str, str]) -> dict[str, Any]:
 
 def _typed(text: str) -> Any:
     """`text` as the engine meant it: true/false, int, finite float, or as it is."""
-    if text.isdecimal() and text.isascii() and len(text) <= _MOST_DIGITS:
-        return int(text)
+    if len(text) <= _MOST_DIGITS and text.isascii():  # the plain figures that a line is made of, at the least cost
+        whole, dot, part = text.partition(".")
+        if whole.isdecimal() and (part.isdecimal() or not dot):
+            return float(text) if dot else int(text)
     if text == "true" or text == "false":
         return text == "true"
     number = _NUMBER.fullmatch(text)

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from box_machine import Box
+from fake_service import install_the_fake, request_for
 from link_proxy import LinkProxy, eventually
 
 from console.box.connection import Connection, connect
 from console.box.doctor import examine
-from console.box.install import InstallRequest, install
+from console.box.install import install
 from console.box.interpreter import survey
 from console.box.journal import read_journal
 from console.box.layout import layout_for
@@ -26,7 +27,6 @@ from console.box.services import ServiceManager, manager_for
 from console.box.target import DEFAULT_UNIT, Target
 from console.box.timing import Timing
 from console.box.uninstall import uninstall
-from console.deployment.bundled import first_settings_with
 from console.deployment.change import Outcome
 from console.deployment.generations import history
 from console.deployment.reconfigure import apply, follow, new_request_id, plan
@@ -130,28 +130,6 @@ async def at_every_step(
         at += stride
 
 
-def request(box: Box) -> InstallRequest:
-    return InstallRequest(
-        compose=first_settings_with({"port": 18841, "context_length": 512}),
-        who="ana@laptop",
-        model=str(box.checkout / TINY / "target"),
-        drafter=str(box.checkout / TINY / "drafter"),
-        python=str(box.python),
-    )
-
-
-async def serve_the_fake(box: Box, ops: Connection, manager: ServiceManager) -> None:
-    layout = manager.layout
-    unit = (await ops.read(layout.unit_file)).decode()
-    real = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
-    fake = f"ExecStart={box.python} -S {box.checkout / FAKE} {layout.settings}"
-    unit = unit.replace(real, fake).replace("WatchdogSec=", "#")  # it has no decode loop to feed it from
-    await ops.upload(unit.encode(), layout.unit_file)
-    await ops.run(["systemctl", "--user", "daemon-reload"])
-    await manager.start()
-    await manager.wait(lambda now: now.state == "serving", 20)
-
-
 @pytest.fixture
 def small_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agents alone: what is cut here is the way, not the engine."""
@@ -163,10 +141,7 @@ def small_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def served(box: Box, ops: Connection, small_release: None) -> AsyncIterator[ServiceManager]:
-    manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
-    async for _ in install(ops, manager, request(box)):
-        pass
-    await serve_the_fake(box, ops, manager)
+    manager = await install_the_fake(box, ops, 18841)
     yield manager
     async for _ in uninstall(ops, manager):
         pass
@@ -282,7 +257,7 @@ async def test_install_and_uninstall(
     direct = manager_for(ops, layout)
 
     async def put(connection: Connection) -> None:
-        async for _ in install(connection, manager_for(connection, layout), request(box)):
+        async for _ in install(connection, manager_for(connection, layout), request_for(box, 18841)):
             pass
 
     async def take(connection: Connection) -> None:

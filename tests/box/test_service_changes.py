@@ -12,16 +12,14 @@ from pathlib import Path
 
 import pytest
 from box_machine import Box
+from fake_service import install_the_fake
 from link_proxy import LinkProxy
 
 from console.box.connection import Connection, connect
-from console.box.install import InstallRequest, install
-from console.box.layout import layout_for
 from console.box.services import ServiceManager, manager_for
-from console.box.target import DEFAULT_UNIT, Target
+from console.box.target import Target
 from console.box.timing import Timing
 from console.box.uninstall import uninstall
-from console.deployment.bundled import first_settings_with
 from console.deployment.change import Outcome, Phase
 from console.deployment.generations import history
 from console.deployment.reconfigure import (
@@ -63,34 +61,12 @@ class Served:
 
 @pytest.fixture
 async def served(box: Box, ops: Connection) -> AsyncIterator[Served]:
-    manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
-    request = InstallRequest(
-        compose=first_settings_with({"port": 18811, "context_length": 512}),
-        who="ana@laptop",
-        model=str(box.checkout / TINY / "target"),
-        drafter=str(box.checkout / TINY / "drafter"),
-        python=str(box.python),
-    )
-    async for _ in install(ops, manager, request):
-        pass
+    manager = await install_the_fake(box, ops, 18811)
     try:
-        await serve_the_fake(box, ops, manager)
         yield Served(box, manager, Site(ops, manager, limits=LIMITS))
     finally:
         async for _ in uninstall(ops, manager):
             pass
-
-
-async def serve_the_fake(box: Box, ops: Connection, manager: ServiceManager) -> None:
-    layout = manager.layout
-    unit = (await ops.read(layout.unit_file)).decode()
-    real = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
-    fake = f"ExecStart={box.python} -S {box.checkout / FAKE} {layout.settings}"
-    await ops.upload(unit.replace(real, fake).encode(), layout.unit_file)
-    await ops.run(["systemctl", "--user", "daemon-reload"])
-    await manager.start()
-    state = await manager.wait(lambda now: now.state in ("serving", "failed", "start-limit-hit"), 20)
-    assert state.state == "serving"
 
 
 async def end_of(
