@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import asyncssh
 import httpx
 import pytest
 from loopback import LoopbackBox, OneKey, TinyEngine
+from planted_causes import planted_engine
 
 from console.box.connection import Connection, connect
 from console.box.target import Target
@@ -113,3 +115,19 @@ def bench(connection: Connection, store: Store, engine: TinyEngine) -> Bench:
     """Everything that a run needs, on the tiny engine."""
     under_test = EngineUnderTest(port=engine.port, unit="ddtree-engine.service", max_context=MAX_CONTEXT)
     return Bench(connection, "loop", under_test, store, python=sys.executable)
+
+
+@pytest.fixture(scope="session")
+def drawn_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The real server on the tiny model with a tokenizer; its answers are drawn, since greedy ones of so small a model loop."""
+    folder = tmp_path_factory.mktemp("drawn")
+    plant = folder / "plant.json"
+    plant.write_text('{"unpaced": true}')
+    with planted_engine(folder, plant) as found:
+        yield found
+
+
+@pytest.fixture
+def drawn(bench: Bench, drawn_port: int) -> Bench:
+    """Everything that a run needs, on an engine whose answers do not loop."""
+    return dataclasses.replace(bench, engine=dataclasses.replace(bench.engine, port=drawn_port))

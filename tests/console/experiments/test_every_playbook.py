@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from planted_causes import planted_engine
 from test_run_end_to_end import built_in, gathered
 
 from console.analysis.run_verdict import exit_code_of
@@ -31,21 +28,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }  # the two that restart the service have tests of their own
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The real server on the tiny model with a tokenizer; its answers are drawn, since greedy ones of so small a model loop."""
-    folder = tmp_path_factory.mktemp("engine")
-    plant = folder / "plant.json"
-    plant.write_text('{"unpaced": true}')
-    with planted_engine(folder, plant) as found:
-        yield found
-
-
 @pytest.mark.parametrize("name", sorted(SMALL))
-async def test_it_ends_with_a_verdict_that_it_declares(bench: Bench, port: int, name: str) -> None:
-    here = dataclasses.replace(bench, engine=dataclasses.replace(bench.engine, port=port))
+async def test_it_ends_with_a_verdict_that_it_declares(drawn: Bench, name: str) -> None:
     playbook = built_in(name)
-    events = await gathered(run(here, playbook, SMALL[name]), 240)
+    events = await gathered(run(drawn, playbook, SMALL[name]), 240)
     result = events[-1]
     assert result["status"] == "done", (result["message"], [e for e in events if e["type"] == "error"])
     verdict = result["verdict"]
@@ -53,11 +39,11 @@ async def test_it_ends_with_a_verdict_that_it_declares(bench: Bench, port: int, 
     assert not verdict["class"].startswith("void"), verdict["headline"]
     assert result["exit"] == exit_code_of(verdict["class"])
     assert verdict["next"] and "nan" not in verdict["headline"].lower() and "None" not in verdict["headline"]
-    stored = here.store.show(result["run_id"])
+    stored = drawn.store.show(result["run_id"])
     assert verdict["headline"] in text_report(stored)
     assert all(export(stored, one) for one in FORMATS)
-    here.store.rebuild()
-    assert here.store.show(result["run_id"]).result == stored.result
+    drawn.store.rebuild()
+    assert drawn.store.show(result["run_id"]).result == stored.result
 
 
 def test_small_sizes_cover_the_catalogue_but_for_what_restarts() -> None:
