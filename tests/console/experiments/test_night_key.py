@@ -66,7 +66,7 @@ async def test_client_and_box_stamp_the_same_chunks(drawn: Bench) -> None:
 
 
 async def test_without_a_console_that_follows_the_way_is_not_measured(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    drawn: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stay_away(*_: object) -> int:
         return 0
