@@ -78,6 +78,7 @@ class Host:
         self.target = target
         self.site = site
         self.read_only = read_only
+        self.production = target.production
         self._audit = audit
 
     # --- looking

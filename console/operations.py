@@ -18,6 +18,13 @@ class Operations(Protocol):
     """One host, as the faces see it. Every method raises `OperatorError` for what the operator should read."""
 
     name: str
+    read_only: bool
+    """Nothing that changes the box is allowed."""
+
+    @property
+    def production(self) -> bool:
+        """Whether a mistake here would be felt: questions want the host's name typed."""
+        ...
 
     def snapshots(self) -> AsyncIterator[Snapshot]:
         """A new Snapshot whenever something changed, at most ten a second, over reconnects, until closed."""

@@ -12,8 +12,9 @@ from textual.binding import Binding
 
 from console.actions import VERBS
 
-ScreenName = Literal["overview", "service", "log", "playbooks", "runs", "doctor"]
+ScreenName = Literal["hosts", "overview", "service", "log", "playbooks", "runs", "doctor"]
 SCREENS: dict[ScreenName, str] = {
+    "hosts": "0",
     "overview": "1",
     "service": "2",
     "log": "3",
@@ -54,6 +55,7 @@ def _verb(name: str, action: str) -> Key:
 
 
 EVERYWHERE: tuple[Key, ...] = (
+    Key("0", "app.go('hosts')", "hosts", "Every host there is a name for: state, figures, alarms.", footer=False),
     Key(
         "1", "app.go('overview')", "overview", "Rate, commit length and step time live; alarms; the box.", footer=False
     ),
@@ -80,6 +82,10 @@ EVERYWHERE: tuple[Key, ...] = (
     Key("R", "app.reconnect", "reconnect", "Try the link again at once.", footer=False),
     Key("ctrl+p", "app.command_palette", "palette", "Every verb by name."),
     Key("ctrl+q", "app.quit", "quit", "Leave the console; the engine and any run go on."),
+)
+
+HOSTS: tuple[Key, ...] = (
+    Key("enter", "visit", "open", "Open the console on the host under the cursor; the one left is still followed."),
 )
 
 OVERVIEW: tuple[Key, ...] = (
@@ -138,6 +144,7 @@ DOCTOR: tuple[Key, ...] = (
 )
 
 KEYS: dict[ScreenName, tuple[Key, ...]] = {
+    "hosts": HOSTS,
     "overview": OVERVIEW,
     "service": SERVICE,
     "log": LOG,

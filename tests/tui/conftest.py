@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from console.fleet import Fleet
 from console.snapshot import Snapshot
 from console.tui.app import ConsoleApp
 from tests.tui.recorded import RecordedHost, snapshot, write_playbooks
@@ -33,16 +34,26 @@ def host(tmp_path: Path) -> RecordedHost:
 
 @asynccontextmanager
 async def opened(
-    host: RecordedHost, size: tuple[int, int] = (120, 40), *, first: Snapshot | None = None, **options: Any
+    host: RecordedHost,
+    size: tuple[int, int] = (120, 40),
+    *,
+    first: Snapshot | None = None,
+    fleet: Fleet | None = None,
+    **options: Any,
 ) -> AsyncIterator[Pilot[None]]:
     """The console on `host`, its first Snapshot shown."""
-    app = ConsoleApp(host, **options)
+    app = ConsoleApp(host, fleet or Fleet((), (), nobody), **options)
     async with app.run_test(size=size) as pilot:
         shown = first or snapshot(time.monotonic(), wall_s=time.time())
         host.push(shown)
         await until(pilot, lambda: app.session.snapshot is shown)
         await settled(pilot)
         yield pilot
+
+
+async def nobody(name: str) -> RecordedHost:
+    """There is no other host."""
+    raise AssertionError(name)
 
 
 async def settled(pilot: Pilot[None]) -> None:

@@ -312,6 +312,8 @@ class RecordedHost:
     """Operations over recorded data. `calls` holds what was asked of the box, in order."""
 
     name: str = "gpu-01"
+    read_only: bool = False
+    production: bool = False
     catalogue: tuple[Playbook, ...] = ()
     phases: Sequence[Phase] = PHASES
     outcome: Outcome = field(default_factory=lambda: Outcome("confirmed", "r4", generation=4, phases=PHASES))

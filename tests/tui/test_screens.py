@@ -13,6 +13,7 @@ from tests.tui.conftest import console_of, lines, opened, settled, text, until
 from tests.tui.recorded import ALARM, RecordedHost, record, snapshot
 
 SCREENS = (
+    ("0", "hosts"),
     ("1", "overview"),
     ("2", "service"),
     ("3", "log"),

@@ -39,7 +39,7 @@ def ask_first(screen: Screen[Any], session: Session, question: Question, work: C
 def host_question(session: Session, title: str, consequences: Sequence[str], yes: str) -> Question:
     """A question about this host; on a production host its name must be typed."""
     tag = session.snapshot.tag if session.snapshot else None
-    production = tag is not None and tag.upper().startswith("PROD")
+    production = session.operations.production or (tag is not None and tag.upper().startswith("PROD"))
     return Question(title, session.host, tag, consequences, yes, typed=session.host if production else None)
 
 

@@ -49,8 +49,8 @@ def draw_run_row(
         (f" {glyphs.pointer if here else ' '} ", KEY),
         (f"{glyphs.dot if run.id in marked else ' '} ", ACCENT),
         (f"{shown(day_and_clock(run.started), glyphs)}  ", QUIET),
-        (f"{_name(run.host, columns.host, glyphs)}  ", QUIET),
-        (f"{_name(run.playbook, columns.playbook, glyphs)}  ", STRONG if here else PLAIN),
+        (f"{clipped(shown(run.host, glyphs), columns.host, glyphs)}  ", QUIET),
+        (f"{clipped(shown(run.playbook, glyphs), columns.playbook, glyphs)}  ", STRONG if here else PLAIN),
         (f"{mark:<2}{shown(_state(run), glyphs):<{columns.state}}", tone),
     ]
     parts = [Content.assemble(*head)]
@@ -75,9 +75,9 @@ def _state_mark(run: RunSummary, glyphs: Glyphs) -> tuple[str, str]:
     return (glyphs.yes, GOOD) if run.status == "done" else (glyphs.no, BAD)
 
 
-def _name(text: str, width: int, glyphs: Glyphs) -> str:
-    safe = shown(text, glyphs)
-    return safe[: width - len(glyphs.ellipsis)] + glyphs.ellipsis if len(safe) > width else safe.ljust(width)
+def clipped(text: str, width: int, glyphs: Glyphs) -> str:
+    """`text` in exactly `width` columns, with an ellipsis where it was cut."""
+    return text[: width - len(glyphs.ellipsis)] + glyphs.ellipsis if len(text) > width else text.ljust(width)
 
 
 def _line(run: RunSummary) -> str:
