@@ -53,6 +53,7 @@ CANARY_S = 120.0
 RELEASE_S = 30.0
 STRAY_END_S = 5.0
 CHECK_S = 300.0  # importing torch from a cold disk takes its time
+SECRET = re.compile(r"key|token(?!izer|s\b)|secret|passw", re.IGNORECASE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 SERVER_INFO = {"path": "/server_info", "at": ["settings"], "names": {}}
 RUNNING = {"path": "/server_info", "at": ["requests", "running"]}
@@ -184,6 +185,20 @@ def gpu_bytes() -> dict[int, int]:
     return held
 
 
+def shown(words: list[str]) -> str:
+    """A command line for people's eyes and for the audit: what may be a secret is not in it."""
+    out: list[str] = []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if out and SECRET.search(words[len(out) - 1]) and words[len(out) - 1].startswith("-") and "=" not in out[-1]:
+            out.append("***")
+        elif equals and SECRET.search(name):
+            out.append(f"{name}=***")
+        else:
+            out.append(word)
+    return " ".join(out)
+
+
 def process_report(pid: int, gpu: dict[int, int]) -> dict[str, Any]:
     try:
         resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -192,7 +207,7 @@ def process_report(pid: int, gpu: dict[int, int]) -> dict[str, Any]:
     return {
         "pid": pid,
         "started": started_at(pid),
-        "command": " ".join(command_of(pid)),
+        "command": shown(command_of(pid)),
         "memory_bytes": resident,
         "gpu_bytes": gpu.get(pid, 0),
     }

@@ -15,6 +15,7 @@ import grp
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
@@ -162,7 +163,24 @@ def command_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "(ended, or not seen from here)"
-    return b" ".join(words).decode("utf-8", "replace").strip()
+    return shown([word.decode("utf-8", "replace") for word in words if word])
+
+
+SECRET = re.compile(r"key|token(?!izer|s\b)|secret|passw", re.IGNORECASE)
+
+
+def shown(words: list[str]) -> str:
+    """A command line for people's eyes: what may be a secret is not in it."""
+    out: list[str] = []
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if out and SECRET.search(words[len(out) - 1]) and words[len(out) - 1].startswith("-") and "=" not in out[-1]:
+            out.append("***")
+        elif equals and SECRET.search(name):
+            out.append(f"{name}=***")
+        else:
+            out.append(word)
+    return " ".join(out)
 
 
 def parent_of(pid: int) -> int | None:
@@ -193,8 +211,7 @@ def port_owner(port: int) -> dict[str, Any] | None:
     for link in Path("/proc").glob("[0-9]*/fd/*"):
         try:
             if str(link.readlink()) in inodes:
-                words = link.parents[1].joinpath("cmdline").read_bytes().split(b"\0")
-                return {"pid": int(link.parts[2]), "command": b" ".join(words).decode("utf-8", "replace").strip()}
+                return {"pid": int(link.parts[2]), "command": command_of(int(link.parts[2]))}
         except OSError:
             continue  # not ours to see, or it has ended
     return {"pid": None, "command": None}

@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import fake_engine
 import pytest
 from installation import Installation, wait_until
 
-from console.agent import apply
+from console.agent import apply, survey
 
 WAITS = {"stop_s": 10, "start_s": 10, "ready_s": 5, "soak_s": 0.1, "drain_s": 5}
 
@@ -148,6 +149,20 @@ def test_the_members_of_a_service_are_all_it_started(at: Installation) -> None:
         (child,) = set(apply.members(parent.pid, "x")) - {parent.pid}
         apply.end_process(child, apply.started_at(child) or "")
         assert apply.started_at(child) is None
+
+
+@pytest.mark.parametrize("program", [apply, survey], ids=["apply", "survey"])
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["python", "--api-key", "s3cret", "--port", "1"], "python --api-key *** --port 1"),
+        (["x", "--api-key=s3cret", "HF_TOKEN=s3cret"], "x --api-key=*** HF_TOKEN=***"),
+        (["x", "--tokenizer-path", "/m", "--max-total-tokens", "5"], "x --tokenizer-path /m --max-total-tokens 5"),
+        (["--password"], "--password"),
+    ],
+)
+def test_what_may_be_a_secret_is_not_told_with_a_command(program: Any, words: list[str], told: str) -> None:
+    assert program.shown(words) == told
 
 
 def test_gpu_memory_is_told_by_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
