@@ -139,6 +139,7 @@ def pool_figures(runtime: Runtime) -> dict[str, Any]:
         "page_size": runtime.config.kv.page_size,
         "pages_total": runtime.pages_total,
         "pages_used": runtime.pages_used,
+        "pages_kept": runtime.pool.kept,
         "bytes_per_token": runtime.kv_bytes_per_token,
         "capacity_tokens": runtime.capacity_tokens,
     }
