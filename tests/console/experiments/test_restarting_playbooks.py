@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -60,30 +61,52 @@ async def until_changed(bench: Bench, run_id: str) -> None:
                 return
 
 
-async def test_both_page_sizes_are_measured_and_the_old_one_serves_again(served: tuple[Bench, Site]) -> None:
+async def test_both_page_sizes_are_measured_and_what_may_not_be_changed_is_left_alone(
+    served: tuple[Bench, Site],
+) -> None:
     bench, site = served
     before = await read_base(site)
+    with pytest.raises(OperatorError, match="restarts the service, and nothing here may"):
+        await start(
+            Bench(bench.connection, bench.host, bench.engine, bench.store, bench.python),
+            built_in("page_size_ab"),
+            SMALL,
+        )
+
+    kit = await restart_kit(site, "tester")
+
+    async def poorer() -> dict[str, Any]:
+        return {**kit, "fixed": [*kit["fixed"], "page_size"]}
+
+    here = dataclasses.replace(bench, restarts=poorer)
+    result = (await gathered(run(here, built_in("page_size_ab"), {**SMALL, "page_size": 7}), PATIENCE_S))[-1]
+    assert (result["status"], result["exit"]) == ("missing", 4)
+    assert result["message"] == "page_size cannot be changed on this engine"
+    touched = await bench.connection.run(["find", f"{kit['state']}/applies", "-name", "*page_size_ab*"])
+    assert touched.stdout == b""
+
     events = await gathered(run(bench, built_in("page_size_ab"), {**SMALL, "page_size": 7}), PATIENCE_S)
     result = events[-1]
     assert result["status"] == "done", result["message"]
     assert result["verdict"]["class"] == "inconclusive"  # one block explores
     assert "exploratory" in {one["code"] for one in result["verdict"]["warnings"]}
-    arms = {event["req"]["arm"] for event in events if event["type"] == "sample"}
-    assert arms == {"page 16", "page 7"}
-    probes = {
-        (e["req"]["pair"], e["req"]["out_sha"]) for e in events if e["type"] == "sample" and e["req"].get("probe")
-    }
-    assert len(probes) == 3  # three questions, each answered alike under both page sizes
+    samples = [event["req"] for event in events if event["type"] == "sample"]
+    assert {one["arm"] for one in samples} == {"page 16", "page 7"}
+    answers = {(one["pair"], one["out_sha"]) for one in samples if one.get("probe")}
+    assert len(answers) == 3  # three questions, each answered alike under both page sizes
     assert await read_base(site) == before
-    remote = remote_run(bench.connection, result["run_id"], bench.python)
-    assert not await bench.connection.exists(remote.path("restore.json"))
+    assert not await bench.connection.exists(remote_run(bench.connection, result["run_id"]).path("restore.json"))
 
 
-async def test_settings_come_back_when_the_script_is_killed_and_when_its_runner_is_too(
-    served: tuple[Bench, Site],
-) -> None:
+async def test_settings_come_back_from_a_cancel_a_killed_script_and_a_killed_runner(served: tuple[Bench, Site]) -> None:
     bench, site = served
     before = await read_base(site)
+    begun = await start(bench, built_in("page_size_ab"), LONG, seed=OTHER_ARM_FIRST)
+    await until_changed(bench, begun["run_id"])
+    cancelled = await cancel(bench, begun["run_id"])
+    assert cancelled.exit["reason"] == "cancelled"
+    assert await read_base(site) == before
+
     for victims in (("pid",), ("runner", "pid")):
         begun = await start(bench, built_in("page_size_ab"), LONG, seed=OTHER_ARM_FIRST)
         remote = remote_run(bench.connection, begun["run_id"], bench.python)
@@ -95,55 +118,5 @@ async def test_settings_come_back_when_the_script_is_killed_and_when_its_runner_
         assert events[-1]["status"] in ("killed", "lost")
         assert await read_base(site) == before
         restored = [event["msg"] for event in events if event.get("code") == "restored"]
-        assert restored == (
-            ["the run left other settings behind; the old ones serve again"] if "runner" in victims else []
-        )
-
-
-async def test_a_cancelled_run_puts_the_settings_back_before_it_ends(served: tuple[Bench, Site]) -> None:
-    bench, site = served
-    before = await read_base(site)
-    begun = await start(bench, built_in("page_size_ab"), LONG, seed=OTHER_ARM_FIRST)
-    await until_changed(bench, begun["run_id"])
-    cancelled = await cancel(bench, begun["run_id"])
-    assert cancelled.exit["reason"] == "cancelled"
-    assert await read_base(site) == before
-
-
-async def test_a_parser_changes_fields_and_no_tokens(served: tuple[Bench, Site]) -> None:
-    bench, site = served
-    before = await read_base(site)
-    params = {**SMALL, "value": "deepseek_r1"}  # it takes everything for reasoning until it is told otherwise
-    events = await gathered(run(bench, built_in("parser_ab"), params), PATIENCE_S)
-    result = events[-1]
-    assert result["status"] == "done", result["message"]
-    samples = [event["req"] for event in events if event["type"] == "sample"]
-    fields = {one["arm"]: set(one["fields"]) - {"none"} for one in samples if not one.get("probe")}
-    assert fields == {"reasoning_parser off": {"content"}, "reasoning_parser deepseek_r1": {"reasoning_content"}}
-    assert {"exploratory", "fields"} <= {one["code"] for one in result["verdict"]["warnings"]}
-    assert await read_base(site) == before
-
-
-async def test_a_setting_that_the_engine_has_not_is_refused_before_anything_is_touched(
-    served: tuple[Bench, Site],
-) -> None:
-    bench, site = served
-    kit = await restart_kit(site, "tester")
-    poorer = {**kit, "fixed": [*kit["fixed"], "page_size"]}
-
-    async def restarts() -> dict[str, Any]:
-        return poorer
-
-    here = Bench(bench.connection, bench.host, bench.engine, bench.store, bench.python, restarts=restarts)
-    result = (await gathered(run(here, built_in("page_size_ab"), {**SMALL, "page_size": 7}), PATIENCE_S))[-1]
-    assert (result["status"], result["exit"]) == ("missing", 4)
-    assert result["message"] == "page_size cannot be changed on this engine"
-    applies = await bench.connection.run(["find", f"{kit['state']}/applies", "-name", "*page_size_ab*"])
-    assert applies.stdout == b""
-
-
-async def test_without_the_transaction_a_restarting_playbook_does_not_start(served: tuple[Bench, Site]) -> None:
-    bench, _ = served
-    bare = Bench(bench.connection, bench.host, bench.engine, bench.store, bench.python)
-    with pytest.raises(OperatorError, match="restarts the service, and nothing here may"):
-        await start(bare, built_in("page_size_ab"), SMALL)
+        by_console = ["the run left other settings behind; the old ones serve again"]
+        assert restored == (by_console if "runner" in victims else [])
