@@ -144,6 +144,21 @@ async def test_a_cut_link_changes_nothing_the_box_finishes_and_the_outcome_is_re
     assert again == outcome  # asked once more, it only tells
 
 
+async def test_a_frozen_link_changes_nothing_either(served: Served, proxy: LinkProxy, proxied: Target) -> None:
+    """As when the laptop is stopped in the middle: nothing is reset, nothing answers, and the box goes on alone."""
+    async with await connect(proxied, timing=QUICK) as connection:
+        site = served.through(connection)
+        request_id = new_request_id()
+        items = apply(site, await plan(site, {"page_size": "64"}), request_id=request_id)
+        await anext(items)
+        proxy.freeze()
+        *_, alone = [item async for item in follow(served.site, request_id)]
+        assert isinstance(alone, Outcome) and alone.status == "confirmed"
+        proxy.thaw()
+        *_, outcome = [item async for item in items]
+    assert isinstance(outcome, Outcome) and outcome.status == "confirmed"
+
+
 async def test_a_closed_connection_leaves_the_outcome_unknown_here_and_known_there(
     served: Served, proxied: Target
 ) -> None:
