@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -124,16 +125,18 @@ class Host:
     async def plan(self, changes: Mapping[str, str]) -> ChangePlan:
         """What `changes` would do; nothing is touched."""
         snapshot = await self.snapshot()
-        return await reconfigure.plan(
+        planned = await reconfigure.plan(
             self.site, changes, in_flight=snapshot.running, memory_bytes=_memory_for_pool(snapshot)
         )
+        return _beside_own_pool(planned, snapshot)
 
     async def plan_rollback(self) -> ChangePlan:
         """Back to the settings before the ones in force."""
         snapshot = await self.snapshot()
-        return await reconfigure.plan_rollback(
+        planned = await reconfigure.plan_rollback(
             self.site, in_flight=snapshot.running, memory_bytes=_memory_for_pool(snapshot)
         )
+        return _beside_own_pool(planned, snapshot)
 
     async def apply(self, plan: ChangePlan) -> AsyncIterator[Phase | Outcome]:
         """Stage the plan and follow it to its Outcome."""
@@ -366,6 +369,15 @@ class _Act:
 
     def ended(self, result: str, request_id: str | None = None) -> None:
         self.result, self.request_id = result, request_id
+
+
+def _beside_own_pool(plan: ChangePlan, snapshot: Snapshot) -> ChangePlan:
+    """The plan's arithmetic, and next to it what the running engine says of its pool."""
+    kv = snapshot.kv
+    if kv is None:
+        return plan
+    own = f"the engine's own pool now: {kv.pages_total:,} pages of {kv.page_size} tokens = {kv.pages_total * kv.page_size:,} tokens"
+    return replace(plan, capacity=(*plan.capacity, own))
 
 
 def _memory_for_pool(snapshot: Snapshot) -> int | None:
