@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from console.experiments.reading import environment_of
@@ -70,6 +71,7 @@ def conditions_of(playbook: str, version: str, host: str, events: Sequence[Mappi
         "method": environment.get("method", "full, on the box"),
         "bonus": "included",
         **{name: environment.get(name) for name in _ENVIRONMENT},
+        "drafter": _folder_name(environment.get("drafter")),
         **{name: value for name, value in settings.items() if name not in _SETTINGS_ASIDE},
     }
     soft: dict[str, Any] = {
@@ -115,6 +117,11 @@ def refusal(differences: Sequence[Difference]) -> str | None:
         names = "; ".join(map(str, differences))
         return f"{len(differences)} conditions differ, and only one may, the factor under test: {names}"
     return None
+
+
+def _folder_name(path: Any) -> str | None:
+    """A folder's own name: where a release lies changes with every release."""
+    return PurePosixPath(str(path)).name if path else None
 
 
 def _shown(value: Any) -> str:

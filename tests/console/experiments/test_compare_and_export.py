@@ -42,7 +42,7 @@ def request(kind: str, level: int, commit: float, step_ms: float, noise: random.
 def a_run(
     store: Store, run_id: str, *, seed: int = 1, slope: float = 0.004, settings: dict[str, Any] | None = None,
     commits: dict[str, float] | None = None, params: dict[str, Any] | None = None, host: str = "gpu-01",
-    from_level: float = math.inf, version: str = "0.1.0", queue_s: float = 0.0, headline_host: str = "",
+    from_level: float = math.inf, drafter: str = "/r/0.1.0-aa/d", version: str = "0.1.0", queue_s: float = 0.0, headline_host: str = "",
 ) -> StoredRun:  # fmt: skip
     """A finished context curve with those properties in the store."""
     noise = random.Random(seed)
@@ -56,7 +56,7 @@ def a_run(
     ]
     events: list[dict[str, Any]] = [
         {"type": "hello", "playbook": "context_curve", "version": "1.0.0", "params": given},
-        {"type": "env", "phase": "start", "engine": "bundled", "version": version, "model": "m", "drafter": "d", "block_size": 16,
+        {"type": "env", "phase": "start", "engine": "bundled", "version": version, "model": "m", "drafter": drafter, "block_size": 16,
          "gpu": ["H200"], "settings": {**SETTINGS, **(settings or {})}, "settings_sha": "cafe"},
         *({"type": "sample", "req": {**row, "queue_s": queue_s}, "counts": True} for row in rows),
         {"type": "summary", "stats": {"prompts_sha": "beef"}},
@@ -118,6 +118,7 @@ def test_waiting_behind_another_client_is_contention_and_no_regression(store: St
 REFUSED = [
     ({"settings": {"page_size": 64, "tree_budget": 32}}, "2 conditions differ", "page_size: 16 -> 64"),
     ({"settings": {"page_size": 64}, "version": "0.2.0"}, "2 conditions differ", "version: 0.1.0 -> 0.2.0"),
+    ({"settings": {"page_size": 64}, "drafter": "/r/0.1.0-aa/other"}, "2 conditions differ", "drafter: d -> other"),
     ({"params": {"tokens": 64, "kind": "prose"}}, "other work was measured", "tokens 120"),
     ({"params": {"tokens": 120, "kind": "code"}}, "other work was measured", "kind code"),
 ]
@@ -133,7 +134,8 @@ def test_what_did_not_measure_the_same_is_refused_with_the_key_that_differs(
 
 
 def test_where_the_engine_listens_is_no_difference_and_another_host_only_a_remark(store: Store) -> None:
-    found = compare(a_run(store, "a"), a_run(store, "b", seed=2, settings={"port": 9000}, host="gpu-02"))
+    after = a_run(store, "b", seed=2, settings={"port": 9000}, host="gpu-02", drafter="/r/0.1.0-bb/d")
+    found = compare(a_run(store, "a"), after)
     assert found.refused is None and found.differences == ()
     assert [str(one) for one in found.soft] == ["host: gpu-01 -> gpu-02"]
 
