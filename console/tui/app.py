@@ -145,7 +145,7 @@ class ConsoleApp(App[None]):
     def action_show_events(self) -> None:
         """What happened; showing it is reading it."""
         if self._console_screen is not None:
-            self.push_screen(EventsScreen(self.session.happenings, self.session.glyphs))
+            self.push_screen(EventsScreen(self.session.happenings, self.session.view()))
             self.session.read_all()
 
     def action_pick_playbook(self) -> None:
@@ -251,7 +251,7 @@ class ConsoleApp(App[None]):
 
     def visit(self, name: str) -> None:
         """Bring a host to the front."""
-        self.run_worker(self._visit(name), name=name, group="visit", exclusive=True, exit_on_error=False)
+        self.run_worker(self._visit(name), group="visit", exclusive=True, exit_on_error=False)
 
     async def _visit(self, name: str) -> None:
         session = self.sessions.get(name)

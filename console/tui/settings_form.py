@@ -10,16 +10,18 @@ from console.errors import UsageError
 from console.tui.widgets.fields import Field, Form
 
 
-def settings_form(in_file: Mapping[str, Value], in_force: Mapping[str, Any]) -> Form:
-    """A form over every setting. `in_file` is what the file says, `in_force` what the engine reports."""
-    fields = tuple(_field(setting, in_file.get(setting.name, setting.default)) for setting in SETTINGS)
+def settings_form(
+    in_file: Mapping[str, Value], in_force: Mapping[str, Any], table: tuple[Setting, ...] = SETTINGS
+) -> Form:
+    """A form over every setting of `table`. `in_file` is what the file says, `in_force` what the engine reports."""
+    fields = tuple(_field(setting, in_file.get(setting.name, setting.default)) for setting in table)
     return Form(fields, in_force={name: setting_text(value) for name, value in in_force.items() if value is not None})
 
 
-def check_setting(name: str, text: str) -> str | None:
+def check_setting(name: str, text: str, table: tuple[Setting, ...] = SETTINGS) -> str | None:
     """What is wrong with `text` for this setting, or None."""
     try:
-        find(name).accept(text)
+        find(name, table).accept(text)
     except UsageError as error:
         return f"{error.what}; {error.mend}" if error.mend else error.what
     return None

@@ -156,17 +156,29 @@ async def test_a_read_only_host_stays_so_in_a_console_that_is_not(host: Recorded
         await move_to(pilot, "gpu-02")
         await pilot.press("enter")
         await until(pilot, lambda: "gpu-02" in lines(pilot)[0] and "read-only" in lines(pilot)[0])
-        assert "read-only" not in " ".join(line.plain for line in draw_host_row(console_of(pilot).host_lines()[0], 10, UNICODE))  # fmt: skip
+        assert "read-only" not in " ".join(line.plain for line in draw_host_row(console_of(pilot).host_lines()[0], 10, 100, UNICODE))  # fmt: skip
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_columns_stand_below_each_other_whatever_a_host_has_to_say(glyphs: Glyphs) -> None:
     up = View("a", 10.0, 1_790_000_000.0, snapshot(10.0), glyphs)
     idle = replace(up, host="b", snapshot=snapshot(10.0, engine=None, samples=(), tag=None))
-    rows = [draw_host_row(HostLine(Glance(v.host, "up", 0.0, v.snapshot), v), 12, glyphs)[0].plain for v in (up, idle)]
+    rows = [
+        draw_host_row(HostLine(Glance(v.host, "up", 0.0, v.snapshot), v), 12, 100, glyphs)[0].plain for v in (up, idle)
+    ]
     assert rows[0].index("serving") == rows[1].index("serving")
     assert rows[1].split()[3:7] == ["-", "-", "-", "-"]  # no engine answers: no figure
     assert glyphs is UNICODE or all(row.isascii() for row in rows)
+
+
+def test_under_the_cursor_the_whole_reason_is_read() -> None:
+    reason = "gpu-03 (10.0.0.3:22): connection refused; does sshd run there, on that port?"
+    line = HostLine(Glance("gpu-03", "down", 0.0, None, reason), View("gpu-03", 42.0, 0.0))
+    (short,) = draw_host_row(line, 10, 60, UNICODE)
+    assert "no answer for 42 s  (10.0.0.3:22): connection" in short.plain  # cut by the list, its own name left out
+    whole = draw_host_row(line, 10, 60, UNICODE, here=True)
+    assert all(one.cell_length <= 60 for one in whole)
+    assert " ".join(" ".join(one.plain for one in whole).split()).endswith("does sshd run there, on that port?")
 
 
 async def test_the_fleet_looks_again_and_keeps_what_it_saw_last() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +15,8 @@ from console.tui.glyphs import Glyphs, shown
 from console.tui.happenings import Happening, Happenings, Weight
 from console.tui.screens.dialog import Dialog
 from console.tui.tones import BAD, GOOD, PLAIN, QUIET, STRONG, WARN
+from console.tui.view import View
+from console.tui.widgets.pane import Pane
 from console.tui.words import clock
 
 _TONES: dict[Weight, str] = {"info": QUIET, "success": GOOD, "warning": WARN, "failure": BAD}
@@ -24,31 +27,37 @@ class EventsScreen(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("e,q", "leave", "Leave", show=False)]
 
-    def __init__(self, happenings: Happenings, glyphs: Glyphs) -> None:
+    def __init__(self, happenings: Happenings, view: View) -> None:
         super().__init__()
         self._happenings = happenings
-        self._glyphs = glyphs
+        self._view_then = view
+
+    def on_mount(self) -> None:
+        """What has happened does not change."""
+        self.query_one(Pane).show(self._view_then)
 
     def compose(self) -> ComposeResult:
         """The page."""
         with Vertical(id="events", classes="dialog"):
             yield Static(Content.styled("Events", STRONG), markup=False, classes="dialog-title")
             with VerticalScroll(id="events-page"):
-                yield Static(events_page(self._happenings, self._glyphs), markup=False)
+                yield Pane(lambda view, width, _height: events_page(self._happenings, width, view.glyphs))
             yield Static(Content.styled("escape leaves", QUIET), markup=False)
 
 
-def events_page(happenings: Happenings, glyphs: Glyphs) -> Content:
-    """One line an event: time, weight in a word, what happened; unread ones are marked."""
-    lines = [_line(item, glyphs) for item in reversed(happenings.items)]
-    return Content("\n").join(lines) if lines else Content.styled("Nothing has happened yet.", QUIET)
+def events_page(happenings: Happenings, width: int, glyphs: Glyphs) -> list[Content]:
+    """An event each: time, weight in a word, what happened; unread ones are marked."""
+    lines = [line for item in reversed(happenings.items) for line in _lines(item, width, glyphs)]
+    return lines or [Content.styled("Nothing has happened yet.", QUIET)]
 
 
-def _line(item: Happening, glyphs: Glyphs) -> Content:
+def _lines(item: Happening, width: int, glyphs: Glyphs) -> list[Content]:
     unread = not item.read and item.weight in ("warning", "failure")
-    return Content.assemble(
+    head = Content.assemble(
         (f"{glyphs.dot if unread else ' '} ", WARN),
         (f"{clock(item.wall_s)}  ", QUIET),
         (f"{item.weight:<8} ", _TONES[item.weight]),
-        (shown(item.text, glyphs), PLAIN),
     )
+    first, *rest = textwrap.wrap(shown(item.text, glyphs), max(20, width - head.cell_length)) or [""]
+    indent = " " * head.cell_length
+    return [Content.assemble(head, (first, PLAIN)), *(Content.styled(indent + words, PLAIN) for words in rest)]

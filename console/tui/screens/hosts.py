@@ -96,7 +96,7 @@ class HostsScreen(ConsoleScreen):
 
     def _draw_row(self, item: int, width: int) -> list[Content]:
         here = item == self._listing.cursor
-        return draw_host_row(self._lines[item], names_width(self._lines), self.session.glyphs, here=here)
+        return draw_host_row(self._lines[item], names_width(self._lines), width, self.session.glyphs, here=here)
 
     def _draw_hint(self, view: View, width: int, _height: int) -> list[Content]:
         if len(self._hosts.host_lines()) > 1:

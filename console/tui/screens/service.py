@@ -13,6 +13,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 
 from console.deployment.change import ChangePlan, Generation
+from console.deployment.settings import SETTINGS, Setting
 from console.deployment.settings_file import complete
 from console.errors import OperatorError
 from console.tui.glyphs import shown
@@ -52,6 +53,7 @@ class ServiceScreen(ConsoleScreen):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
+        self._table: tuple[Setting, ...] = SETTINGS  # of the engine whose settings the form shows
         self._plan: ChangePlan | None = None
         self._fault: str | None = None
         self._loaded_for: str | None = None  # invocation whose settings the form shows
@@ -63,7 +65,7 @@ class ServiceScreen(ConsoleScreen):
         """State line, form and report, history."""
         yield Pane(self._draw_state, id="service-state")
         with Horizontal(id="service-main"):
-            yield FormView(Form(), check_setting, self.session.glyphs, id="service-form")
+            yield FormView(Form(), self._check, self.session.glyphs, id="service-form")
             with VerticalScroll(id="service-report", can_focus=False):
                 yield Pane(self._draw_report, id="service-report-pane")
         with Vertical(id="service-history"):
@@ -185,13 +187,17 @@ class ServiceScreen(ConsoleScreen):
             self.refresh_view()
             return
         snapshot = self.session.snapshot
-        fresh = settings_form(complete(plan.text), snapshot.settings if snapshot else {})
+        self._table = plan.table
+        fresh = settings_form(plan.values or complete(plan.text), snapshot.settings if snapshot else {}, plan.table)
         for name, text in self._form.form.edits.items():
-            fresh = fresh.edited(name, text, check_setting)
+            fresh = fresh.edited(name, text, self._check)
         self._form.show(fresh)
         self._plan, self._fault = (plan, None) if not fresh.edits else (self._plan, self._fault)
         self._fill_history()
         self.refresh_view()
+
+    def _check(self, name: str, text: str) -> str | None:
+        return check_setting(name, text, self._table)
 
     def _fill_history(self) -> None:
         self._listing.fill([True] * len(self._history))

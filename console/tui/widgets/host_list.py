@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,8 +41,8 @@ def draw_host_heads(names: int, width: int) -> Content:
     return Content.styled(f"     {'host':<{names}}  {_HEADS}alarms", QUIET)
 
 
-def draw_host_row(line: HostLine, names: int, glyphs: Glyphs, *, here: bool = False) -> list[Content]:
-    """A host in columns; one that does not answer has the reason in their place."""
+def draw_host_row(line: HostLine, names: int, width: int, glyphs: Glyphs, *, here: bool = False) -> list[Content]:
+    """A host in columns; one that does not answer has the reason in their place, all of it under the cursor."""
     glance, view = line.glance, line.view
     snapshot = view.snapshot
     tag = snapshot.tag if snapshot else None
@@ -57,8 +58,13 @@ def draw_host_row(line: HostLine, names: int, glyphs: Glyphs, *, here: bool = Fa
         return [Content.assemble(*head, (f"connecting for {duration(view.now_s - glance.since_s)}", WARN))]
     if glance.standing == "down":
         age = duration(view.now_s - glance.since_s)
-        reason = shown(glance.trouble or "", glyphs)
-        return [Content.assemble(*head, (f"no answer for {age}  ", BAD), (reason, PLAIN))]
+        reason = shown((glance.trouble or "").removeprefix(f"{glance.name} "), glyphs)
+        start = Content.assemble(*head, (f"no answer for {age}  ", BAD))
+        if not here:
+            return [Content.assemble(start, (reason, PLAIN))]
+        first, *rest = textwrap.wrap(reason, max(16, width - start.cell_length - 1)) or [""]
+        indent = " " * start.cell_length
+        return [Content.assemble(start, (first, PLAIN)), *(Content.styled(indent + words, PLAIN) for words in rest)]
     return [Content.assemble(*head, *_figures(view, glyphs))]
 
 

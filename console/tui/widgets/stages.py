@@ -56,7 +56,7 @@ def draw_stages(view: View, width: int, height: int) -> list[Content]:
 
 def _list(stages: Sequence[Stage], width: int, glyphs: Glyphs) -> list[Content]:
     name_width = max(len(stage.name) for stage in stages) + 1
-    columns = max(1, width - LABEL_WIDTH - name_width - len("  1,000.0  100 %"))
+    columns = max(1, width - LABEL_WIDTH - name_width - len("  1,000.0  100 % "))
     return [
         Content.assemble(
             label("stages" if index == 0 else "ms/step" if index == 1 else ""),
