@@ -10,26 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from console.analysis.attribution import Factors, Side, factors, milliseconds_per_token
-from console.analysis.identities import implied_commit_length, implied_step_ms, tokens_per_second, two_request_line
-from console.analysis.joint_fit import JointFit, fit_jointly
-from console.analysis.observations import Observation, Observations, read_observations
-from console.analysis.roofline import context_roofline
+from console.analysis.explain_cautions import cautions_of
+from console.analysis.explained_rows import (
+    RATE_ERROR,
+    STEP_ERROR,
+    attribute,
+    implied_gap,
+    impossible,
+    known_side,
+    model_step_ms,
+    near,
+    rate_of,
+    row_report,
+)
+from console.analysis.identities import implied_step_ms, two_request_line
+from console.analysis.joint_fit import fit_jointly
+from console.analysis.observations import Observation, read_observations
 from console.analysis.step_fit import LEVEL_WIDTH, StepFit, StepPoint, fit_steps, mean_square_context
 from console.analysis.verdicts import Caution, Evidence, Verdict, classify
 
 DRAWS = 10_000
-STEP_ERROR = 0.02
-"""Relative error (one sigma) granted to a step time that came without an interval."""
-RATE_ERROR = 0.02
-"""Relative error (one sigma) granted to a rate that came without an interval."""
 CONTEXT_ERROR_TOKENS = 50.0
 """How far a stated context may be off, in tokens (uniform)."""
-MISFIT = 0.10
-"""A rate further than this from its prediction is worth a warning."""
-NEAR_CONTEXT = 0.25
-"""Contexts within this share of each other share most of the context factor."""
-LOW_ROOFLINE = 0.10
-"""A context slope with less than this share of the memory roofline is a cost of the implementation."""
 
 
 def explain(data: Any) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def explain(data: Any) -> dict[str, Any]:
     report: dict[str, Any] = {
         "fit": None if fit is None else {**fit.to_json(), "source": source},
         "alternatives": [] if joint is None else [joint.to_json()],
-        "rows": [_row_report(row, fit) for row in given.rows],
+        "rows": [row_report(row, fit) for row in given.rows],
         "checks": _checks(given.rows),
         "attribution": None,
     }
@@ -49,14 +51,14 @@ def explain(data: Any) -> dict[str, Any]:
         verdict = Verdict(
             "inconclusive",
             "no two rows were named to compare",
-            _cautions(given, fit, joint, None),
+            cautions_of(given, fit, joint, None),
             'name two rows under "compare"',
         )
         return {**report, "verdict": verdict.to_json()}
 
     before, after = compared
-    split = _attribute(before, after, fit)
-    cautions = _cautions(given, fit, joint, compared)
+    split = attribute(before, after, fit)
+    cautions = cautions_of(given, fit, joint, compared)
     if split is None:
         missing = _missing(before, after, fit)
         verdict = Verdict("inconclusive", f"the slowdown cannot be split: {missing}", cautions, f"measure {missing}")
@@ -69,18 +71,18 @@ def explain(data: Any) -> dict[str, Any]:
         "acceptance_ci": list(ranges["acceptance"]),
         "context_ci": list(ranges["context"]),
         "kernel_ci": list(ranges["kernel"]) if split.kernel_measured else None,
-        "ms_per_token": milliseconds_per_token(_known_side(before, fit), _known_side(after, fit)),
+        "ms_per_token": milliseconds_per_token(known_side(before, fit), known_side(after, fit)),
     }
     klass = classify(
         Evidence(
             methods_differ=before.method != after.method,
-            implied_gaps=[gap for gap in (_implied_gap(before, fit), _implied_gap(after, fit)) if gap is not None],
-            impossible_commit=any(_impossible(row, fit) for row in compared),
+            implied_gaps=[gap for gap in (implied_gap(before, fit), implied_gap(after, fit)) if gap is not None],
+            impossible_commit=any(impossible(row, fit) for row in compared),
             kernel=split.kernel if split.kernel_measured else None,
             kernel_ci=ranges["kernel"] if split.kernel_measured else None,
             acceptance=split.acceptance,
             acceptance_ci=ranges["acceptance"],
-            same_work=before.text_kind == after.text_kind and _near(before.context, after.context, 0.10),
+            same_work=before.text_kind == after.text_kind and near(before.context, after.context, 0.10),
             residual=split.residual,
             residual_ci=split.residual_ci,
         )
@@ -103,7 +105,7 @@ def _fit(
         if compared is not None:
             without = [r for r in measured if r.label != compared[1].label]
             enough = len({round(r.context or 0.0) for r in without}) >= 2 or (
-                bool(without) and _near(compared[0].context, compared[1].context, LEVEL_WIDTH)
+                bool(without) and near(compared[0].context, compared[1].context, LEVEL_WIDTH)
             )
             measured = without if enough else measured
         return fit_steps([_point(r, r.step_ms or 0.0) for r in measured]), "measured"
@@ -120,36 +122,6 @@ def _point(row: Observation, step_ms: float) -> StepPoint:
     if row.method == "full" and row.prompt_tokens is not None and row.output_tokens:
         square = mean_square_context(row.prompt_tokens, row.output_tokens)
     return StepPoint(row.context or 0.0, step_ms, row.steps or 1.0, square)
-
-
-def _model_step_ms(row: Observation, fit: StepFit | None) -> float | None:
-    return None if fit is None or row.context is None else fit.at(row.context)
-
-
-def _rate(row: Observation) -> float | None:
-    """The row's rate, measured or C / S of the same row."""
-    if row.tok_s is not None:
-        return row.tok_s
-    return tokens_per_second(row.commit_length, row.step_ms) if row.commit_length and row.step_ms else None
-
-
-def _row_report(row: Observation, fit: StepFit | None) -> dict[str, Any]:
-    step, rate = _model_step_ms(row, fit), _rate(row)
-    predicted = tokens_per_second(row.commit_length, step) if row.commit_length and step else None
-    best_step = row.step_ms if row.step_ms is not None else step
-    return {
-        "label": row.label,
-        "method": row.method,
-        "context": row.context,
-        "commit_length": row.commit_length,
-        "step_ms": row.step_ms,
-        "model_step_ms": step,
-        "observed_tok_s": rate,
-        "predicted_tok_s": predicted,
-        "observed_over_predicted": rate / predicted if rate and predicted else None,
-        "implied_commit_length": implied_commit_length(rate, best_step) if rate and best_step else None,
-        "implied_step_ms": implied_step_ms(rate, row.commit_length) if rate and row.commit_length else None,
-    }
 
 
 def _checks(rows: Sequence[Observation]) -> list[dict[str, Any]]:
@@ -179,53 +151,15 @@ def _checks(rows: Sequence[Observation]) -> list[dict[str, Any]]:
 # --- the split ---------------------------------------------------------------------------------------------------
 
 
-def _side(row: Observation, fit: StepFit | None) -> Side | None:
-    step, rate = _model_step_ms(row, fit), _rate(row)
-    if not step or not rate or not row.commit_length:
-        return None
-    return Side(rate, row.commit_length, step, row.step_ms)
-
-
-def _known_side(row: Observation, fit: StepFit | None) -> Side:
-    side = _side(row, fit)
-    assert side is not None, "only called after the split succeeded"
-    return side
-
-
-def _attribute(before: Observation, after: Observation, fit: StepFit | None) -> Factors | None:
-    first, second = _side(before, fit), _side(after, fit)
-    return None if first is None or second is None else factors(first, second)
-
-
 def _missing(before: Observation, after: Observation, fit: StepFit | None) -> str:
     for row in (before, after):
-        if _rate(row) is None:
+        if rate_of(row) is None:
             return f"the rate of {row.label!r}"
         if not row.commit_length:
             return f"the commit length of {row.label!r}"
         if row.context is None:
             return f"the context of {row.label!r}"
     return "step times at two or more contexts" if fit is None else "the step time at both contexts"
-
-
-def _implied_gap(row: Observation, fit: StepFit | None) -> float | None:
-    """Implied over stated commit length, or None where one is unknown."""
-    report = _row_report(row, fit)
-    implied = report["implied_commit_length"]
-    return None if implied is None or not row.commit_length else float(implied) / row.commit_length
-
-
-def _impossible(row: Observation, fit: StepFit | None) -> bool:
-    implied = _row_report(row, fit)["implied_commit_length"]
-    if implied is None:
-        return False
-    # A step keeps at least the bonus token; the slack is the error granted to rate and step.
-    slack = 1.0 + 2.0 * (RATE_ERROR + STEP_ERROR)
-    return bool(implied * slack < 1.0 or (row.max_commit is not None and implied > row.max_commit * slack))
-
-
-def _near(a: float | None, b: float | None, share: float) -> bool:
-    return a is not None and b is not None and abs(a - b) <= share * max(a, b, 1.0)
 
 
 def _intervals(
@@ -251,10 +185,10 @@ def _intervals(
             step = (
                 float(drawn_fits(i, x))
                 if drawn_fits is not None
-                else implied_step_ms(_rate(row) or 1.0, row.commit_length or 1.0)
+                else implied_step_ms(rate_of(row) or 1.0, row.commit_length or 1.0)
             )
             commit = max((row.commit_length or 1.0) + random.uniform(-1, 1) * row.commit_half_width, 1.0)
-            rate = (_rate(row) or 1.0) * (1.0 + RATE_ERROR * random.standard_normal())
+            rate = (rate_of(row) or 1.0) * (1.0 + RATE_ERROR * random.standard_normal())
             measured = None if row.step_ms is None else row.step_ms * (1.0 + STEP_ERROR * random.standard_normal())
             sides.append(Side(max(rate, 1e-9), commit, max(step, 1e-9), measured))
         drawn = factors(sides[0], sides[1])
@@ -293,113 +227,9 @@ def _draw_curves(
 # --- words -------------------------------------------------------------------------------------------------------
 
 
-def _cautions(
-    given: Observations, fit: StepFit | None, joint: JointFit | None, compared: tuple[Observation, Observation] | None
-) -> tuple[Caution, ...]:
-    found: list[Caution | None] = [
-        _misfit(given, fit, joint, compared),
-        _not_comparable(given, fit),
-        _double_count(given, fit, compared),
-        _roofline(given, fit),
-        _bonus_unknown(given, fit, compared),
-    ]
-    return tuple(c for c in found if c is not None)
-
-
-def _misfit(
-    given: Observations, fit: StepFit | None, joint: JointFit | None, compared: tuple[Observation, Observation] | None
-) -> Caution | None:
-    if fit is None:
-        return None
-    off: list[tuple[Observation, float, float]] = []
-    for row in given.rows:
-        report = _row_report(row, fit)
-        ratio = report["observed_over_predicted"]
-        if row.method in ("full", "client") and ratio is not None and abs(ratio - 1.0) > MISFIT:
-            off.append((row, float(report["predicted_tok_s"]), float(ratio)))
-    if not off:
-        return None
-    shown = next((o for o in off if compared is not None and o[0].label == compared[1].label), off[0])
-    row, predicted, ratio = shown
-    parts = [f"{row.label}: predicted {predicted:.1f}, observed {_rate(row):.1f} tok/s ({100 * (ratio - 1):+.0f} %)"]
-    if not fit.verified:
-        parts.append(f"the line through {fit.levels} context levels is unverified")
-    if joint is not None and joint.q > 0:
-        parts.append(f"curvature suspected (a convex curve fits all rows to {100 * joint.rms:.1f} % rms)")
-    return Caution("misfit", "; ".join(parts) + " -> run context_curve with 5 levels")
-
-
-def _not_comparable(given: Observations, fit: StepFit | None) -> Caution | None:
-    stated = [r.commit_length for r in given.rows if r.method == "full" and r.commit_length]
-    words: list[str] = []
-    for row in given.rows:
-        implied = _row_report(row, fit)["implied_commit_length"]
-        reference = row.commit_length or (max(stated) if stated else None)
-        if row.method not in ("burst", "client") or implied is None or reference is None:
-            continue
-        if abs(implied / reference - 1.0) > 0.25:
-            words.append(f"{row.label} implies commit {implied:.1f} (stated {reference:g})")
-    if not words:
-        return None
-    return Caution("not_comparable", "; ".join(words) + ": other text or another way of counting; do not chain them")
-
-
-def _double_count(
-    given: Observations, fit: StepFit | None, compared: tuple[Observation, Observation] | None
-) -> Caution | None:
-    if fit is None or compared is None:
-        return None
-    before, after = compared
-    for row in given.rows:
-        if row.method != "burst" or row.label == after.label or not row.tok_s or not row.commit_length:
-            continue
-        # A burst at the later side's context, while the earlier side stood elsewhere.
-        if not _near(row.context, after.context, NEAR_CONTEXT) or _near(row.context, before.context, NEAR_CONTEXT):
-            continue
-        split = _attribute(row, after, fit)
-        if split is None:
-            continue
-        return Caution(
-            "double_count",
-            f"{row.label} ({row.tok_s:g} tok/s) already contains the context factor; between it and {after.label} "
-            f"context explains {split.context:.2f}x and {split.residual:.2f}x is unexplained "
-            f"at commit {row.commit_length:g}",
-        )
-    return None
-
-
-def _roofline(given: Observations, fit: StepFit | None) -> Caution | None:
-    if fit is None or fit.b_ms_per_token <= 0:
-        return None
-    line = context_roofline(fit.b_ms_per_token, given.model_config, given.hardware)
-    if line is None or line.share >= LOW_ROOFLINE:
-        return None
-    return Caution(
-        "roofline",
-        f"the context slope of {line.slope_us_per_token:.1f} us a token is {100 * line.share:.1f} % of the memory "
-        f"roofline ({line.floor_us_per_token:.3f} us for {line.bytes_per_token:,} B): bound by the implementation",
-    )
-
-
-def _bonus_unknown(
-    given: Observations, fit: StepFit | None, compared: tuple[Observation, Observation] | None
-) -> Caution | None:
-    rows = compared if compared is not None else given.rows
-    unknown = [r for r in rows if r.commit_length is not None and not r.bonus_known]
-    if not unknown:
-        return None
-    row = unknown[-1]
-    words = f"whether the commit length {row.commit_length:g} of {row.label} counts the bonus token is unknown"
-    step = _model_step_ms(row, fit)
-    if step and row.commit_length:
-        low, high = tokens_per_second(row.commit_length, step), tokens_per_second(row.commit_length + 1.0, step)
-        words += f": the prediction lies between {low:.1f} and {high:.1f} tok/s"
-    return Caution("bonus_unknown", words)
-
-
 def _headline(klass: str, before: Observation, after: Observation, split: Factors, fit: StepFit | None) -> str:
     word = "slowdown" if split.total >= 1.0 else "speed-up"
-    steps = f", step {_model_step_ms(before, fit):.1f}->{_model_step_ms(after, fit):.1f} ms" if fit else ""
+    steps = f", step {model_step_ms(before, fit):.1f}->{model_step_ms(after, fit):.1f} ms" if fit else ""
     kernel = f" x kernel {split.kernel:.2f}x" if split.kernel_measured else ""
     interval = "" if split.residual_ci is None else f" [{split.residual_ci[0]:.2f},{split.residual_ci[1]:.2f}]"
     verdict = {
