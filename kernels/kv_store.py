@@ -192,8 +192,9 @@ def launch(
 
 
 def cases(arch: int) -> Iterator[Case]:
-    """Qwen3, Llama and SmolLM2 heads; page sizes are constants of the address arithmetic only."""
-    for heads, kv_heads, dim, page, normed in ((32, 8, 128, 16, True), (32, 8, 128, 1, False), (9, 3, 64, 16, False)):
+    """Qwen3, Llama and SmolLM2 heads, and a drafter's context, which has no queries; pages are address arithmetic only."""
+    kinds = ((32, 8, 128, 16, True), (32, 8, 128, 1, False), (9, 3, 64, 16, False), (0, 8, 128, 16, True))
+    for heads, kv_heads, dim, page, normed in kinds:
         kv = torch.empty(4096, kv_heads, dim, dtype=torch.bfloat16, device="meta")
         qkv = torch.empty(65, heads + 2 * kv_heads, dim, dtype=torch.bfloat16, device="meta")
         tables = (torch.empty(65, 1, dim, dtype=torch.bfloat16, device="meta"),) * 2

@@ -48,6 +48,7 @@ class Shape:
     head_dim: int
     length: int
     page_size: int
+    element_bytes: int = 2
 
     @property
     def rows(self) -> int:
@@ -226,6 +227,8 @@ def paged_attention_kernel(
 
 def config(arch: int, shape: Shape) -> Tile:
     """Tile sizes by the rows that share a key head, as compiled without spills; the architecture decides shared memory."""
+    if shape.element_bytes > 2:
+        return Tile(16, 16, 4, 1)  # products without tensor cores take registers: for tests, not for speed
     if shape.head_dim > 128:
         return Tile(16, 32, 4, 2) if shape.rows <= 16 else Tile(32, 32, 8, 2)
     if shape.rows <= 16:
@@ -290,7 +293,7 @@ def launches(
         tuple(ancestors.shape),
     )
     require(not window or depths is not None, "depths", "given with a window", depths)
-    shape = Shape(nodes, heads, kv_heads, head_dim, longest, page_size)
+    shape = Shape(nodes, heads, kv_heads, head_dim, longest, page_size, q.element_size())
     tile = tile or config(gpu.arch, shape)
     split = split or splits(gpu, shape)
     rows = nodes * heads
@@ -322,15 +325,17 @@ def cases(arch: int) -> Iterator[Case]:
         (Shape(65, 32, 8, 128, 16384, 1), 1, 0), (Shape(65, 32, 8, 128, 16384, 16), 4, 0), (Shape(65, 32, 8, 128, 16384, 64), 4, 0),
         (Shape(16, 32, 8, 128, 16384, 16), 4, 2048), (Shape(17, 9, 3, 64, 2048, 1), 2, 0), (Shape(4, 9, 3, 64, 2048, 16), 4, 0),
         (Shape(1, 16, 2, 256, 16384, 1), 16, 0), (Shape(17, 16, 2, 256, 16384, 64), 8, 0),
+        (Shape(17, 32, 8, 128, 4096, 16, 4), 1, 0),
     ]  # fmt: skip
     for shape, split, window in shapes:
-        q = torch.empty(shape.nodes, shape.heads, shape.head_dim, dtype=torch.bfloat16, device="meta")
-        kv = torch.empty(shape.length, shape.kv_heads, shape.head_dim, dtype=torch.bfloat16, device="meta")
+        dtype = torch.bfloat16 if shape.element_bytes == 2 else torch.float32
+        q = torch.empty(shape.nodes, shape.heads, shape.head_dim, dtype=dtype, device="meta")
+        kv = torch.empty(shape.length, shape.kv_heads, shape.head_dim, dtype=dtype, device="meta")
         small = torch.empty(shape.nodes, cdiv(shape.nodes, 32), dtype=torch.int32, device="meta")
         given = (q, kv, kv, small[0], small[0], small, small[:, 0], q.flatten(1))
         scale = 1 / math.sqrt(shape.head_dim)
         launch = launches(*given, shape.page_size, shape.length, scale, window, Gpu(arch, 1), split=split)[0]
-        sizes = f"dim={shape.head_dim} group={shape.heads // shape.kv_heads} nodes={shape.nodes}"
+        sizes = f"{'fp32 ' if dtype is torch.float32 else ''}dim={shape.head_dim} group={shape.heads // shape.kv_heads} nodes={shape.nodes}"
         where = f"page={shape.page_size} length={shape.length} window={window} split={split}"
         tile = f"{launch.arguments['ROWS']}x{launch.arguments['KEYS']} w{launch.warps} s{launch.stages}"
         yield f"{sizes} {where} {tile}", launch
