@@ -205,6 +205,22 @@ async def test_a_run_whose_processes_are_gone_is_lost(bench: Bench, monkeypatch:
     assert (result["status"], result["exit"]) == ("lost", 1)
 
 
+async def test_a_script_that_falls_silent_is_said_to_be_stalled_once_and_may_go_on(
+    bench: Bench, box: tuple[LoopbackBox, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.experiments.follow.STALL_S", 0.3)
+    silent = "while not os.path.exists('go'):\n    time.sleep(0.02)\nemit(1, 'end', status='done', exit=0)\n"
+    events = []
+    async with asyncio.timeout(60):
+        async for event in run(bench, sound(silent), {}):
+            events.append(event)
+            if event.get("code") == "stalled":
+                await asyncio.sleep(1.0)  # three more silences: it is not said again
+                (box[0].home / ".local/state/ddtree/runs" / events[0]["run_id"] / "go").touch()
+    assert [event["type"] for event in events] == ["run", "hello", "warn", "end", "result"]
+    assert (events[-1]["status"], "seq" in events[2]) == ("done", False)
+
+
 async def test_nothing_is_uploaded_for_a_script_with_a_fault(bench: Bench, box: tuple[LoopbackBox, Target]) -> None:
     broken = judge_playbook(
         Path("sound.py"), (changed("# api = 1", "# api = 1") + 'print(f"{rate[\\"tok\\"]}")\n').encode()
