@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from console.deployment.settings import SETTINGS, Setting, Value
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -28,6 +30,10 @@ class ChangePlan:
     warnings: tuple[str, ...] = ()
     restarts: bool = True
     requests_in_flight: int | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """Every setting's value under the new file, leaf name -> value."""
+    table: tuple[Setting, ...] = SETTINGS
+    """The settings this engine knows."""
 
 
 PhaseName = Literal[

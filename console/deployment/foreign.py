@@ -30,9 +30,9 @@ def edited(file: ArgumentFile, changes: Mapping[str, Value], options: tuple[Opti
 
 
 def to_be_shown(values: Mapping[str, Value], options: tuple[Option, ...]) -> dict[str, Value]:
-    """What the engine must show under these values: those that are not left to it, as it spells them."""
+    """What the engine must show under these values: those that are not left to it."""
     return {
-        option.name: option.spelt(values[option.name])
+        option.name: values[option.name]
         for option in options
         if option.shown and values[option.name] != option.setting.automatic
     }

@@ -84,6 +84,8 @@ async def _plan(site: Site, base: str, new: str, in_flight: int | None, memory_b
         capacity=capacity,
         warnings=warnings,
         requests_in_flight=in_flight,
+        values=values,
+        table=site.deployment.settings,
     )
 
 

@@ -24,6 +24,7 @@ from console.deployment.generations import diff, history
 from console.deployment.reconfigure import apply, plan, plan_rollback
 from console.deployment.site import Limits, Site
 from console.errors import UsageError
+from console.watch import Watch
 
 pytestmark = pytest.mark.box
 
@@ -87,6 +88,13 @@ async def test_sglang_takes_a_change_gives_back_a_bad_one_and_refuses_what_is_kn
         assert (first.status, first.generation) == ("confirmed", 1), first
         assert first.settings["context_length"] == 32768
         assert (await argv_of(site))[4:] == ["--context-length", "32768", "--page-size", "16"]
+
+        watch = Watch(site)
+        seen = await watch.look()
+        await watch.close()
+        assert seen.engine is not None and (seen.engine.kind, seen.engine.version) == ("sglang", "stand-in")
+        assert (seen.settings["context_length"], seen.settings["page_size"], seen.running) == (32768, 16, 0)
+        assert seen.alarms == ()  # what was asked for is in force, as far as it is shown
 
         changed = (await ops.read(site.settings)).decode()
         bad = await end_of(site, {"context_length": "200000"})

@@ -267,3 +267,14 @@ def test_settings_that_no_install_laid_down_become_generation_0(at: Installation
         (1, "rolled_back", "ana@laptop"),
     ]
     assert (at.generations / "0000.toml").read_text() == base == at.settings.read_text()
+
+
+@pytest.mark.parametrize(
+    ("shown", "wanted", "alike"),
+    [
+        (16, 16, True), ("16", 16, True), (16, 17, False), (0.9, "0.90", True), (True, 1, False), ("true", True, True),
+        ("DDTREE", "ddtree", True), ("/Models/A", "/models/a", False), (None, "x", False), (None, 0, False),
+    ],
+)  # fmt: skip
+def test_a_setting_may_be_shown_in_another_type_or_spelling(shown: object, wanted: object, alike: bool) -> None:
+    assert apply.same(shown, wanted) is alike

@@ -68,11 +68,11 @@ def test_no_change_leaves_the_file_to_the_letter() -> None:
     assert SGLANG.edit(odd, {"context_length": 0}) == odd
 
 
-def test_only_what_is_not_left_to_the_engine_is_read_back_in_its_own_spelling() -> None:
+def test_only_what_is_not_left_to_the_engine_is_read_back() -> None:
     assert SGLANG.read_back(file("--speculative-algorithm ddtree --page-size 1")) == {
         "path": "/m",
         "page_size": 1,
-        "mode": "DDTREE",
+        "mode": "ddtree",
     }
 
 
