@@ -23,6 +23,7 @@ from console.command_line import Request, read_command_line
 from console.config import host_names, places
 from console.errors import ExitCode, OperatorError, UsageError
 from console.help_text import of_verb, overview
+from console.own_log import keep_own_log
 from console.private_file import write_private
 from console.terminal import TerminalPrompts, ask, can_ask
 from console.verbs.verb import Call, Session
@@ -33,6 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` if none is given) and return its exit status. Never a traceback."""
     words = sys.argv[1:] if words is None else list(words)
     as_json = "--json" in words
+    keep_own_log(places().state / "console.log")
     try:
         return asyncio.run(_command(words))
     except OperatorError as error:

@@ -43,7 +43,7 @@ async def _send_until_stepped_aside(client: httpx.AsyncClient) -> None:
         for prompt in PROMPTS:
             if await _served(client) > before + sent:
                 return  # the operator or a playbook is at work: their figures must not be mixed with ours
-            body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": MAX_TOKENS}
+            body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": MAX_TOKENS, "temperature": 0}
             (await client.post("/v1/chat/completions", json=body)).raise_for_status()
             sent += 1
             await asyncio.sleep(PAUSE_S)
