@@ -23,9 +23,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.confusion", description=__doc__)
     parser.add_argument("--seeds", type=int, default=10, help="runs of every cause (default: 10)")
     parser.add_argument("--only", nargs="*", default=(), help="names of causes")
+    parser.add_argument("--pace", type=float, default=1.0, help="steps last so many times as long (default: 1)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(confusion(Path(folder), options.seeds, tuple(options.only)))
+        found = asyncio.run(confusion(Path(folder), options.seeds, tuple(options.only), options.pace))
     sys.stdout.write(table(found) + "\n")
     right = sum(klass in cause.expected for cause, _, klass, _ in found)
     sound = [klass for cause, _, klass, _ in found if cause is CAUSES[0]]

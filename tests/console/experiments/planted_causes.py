@@ -177,9 +177,9 @@ def slow_client() -> Iterator[None]:
         client_side._stamps = real
 
 
-async def class_of(bench: Bench, cause: Cause, plant: Path, seed: int, port: int) -> tuple[str, str]:
+async def class_of(bench: Bench, cause: Cause, plant: Path, seed: int, port: int, pace: float) -> tuple[str, str]:
     """(class, headline) that the night key gives with the cause planted."""
-    plant.write_text(json.dumps(dict(cause.plant)))
+    plant.write_text(json.dumps({**cause.plant, "pace": pace}))
     try:
         if cause.beside == "burst":
             return await _burst_against_full(bench, seed)
@@ -189,7 +189,7 @@ async def class_of(bench: Bench, cause: Cause, plant: Path, seed: int, port: int
         else:
             result = await result_of(bench, "diagnose", {**SIZES, **cause.params}, seed, cause.beside, port)
     finally:
-        plant.write_text("{}")
+        plant.write_text(json.dumps({"pace": pace}))
     verdict = result["verdict"] or {"class": result["status"], "headline": result["message"]}
     return verdict["class"], verdict["headline"]
 
@@ -217,10 +217,13 @@ async def golden(bench: Bench, seed: int = 1000) -> dict[str, Any]:
     return result
 
 
-async def confusion(folder: Path, seeds: int, names: tuple[str, ...] = ()) -> list[tuple[Cause, int, str, str]]:
-    """(cause, seed, class, headline) of every combination, each told as it comes."""
+async def confusion(
+    folder: Path, seeds: int, names: tuple[str, ...] = (), pace: float = 1.0
+) -> list[tuple[Cause, int, str, str]]:
+    """(cause, seed, class, headline) of every combination, each told as it comes. `pace`: steps last so many times as long,
+    which keeps work beside it out of them on a busy machine."""
     plant = folder / "plant.json"
-    plant.write_text("{}")
+    plant.write_text(json.dumps({"pace": pace}))
     found = []
     with planted_engine(folder, plant) as port:
         async with loopback_bench(folder, port) as bench:
@@ -230,7 +233,7 @@ async def confusion(folder: Path, seeds: int, names: tuple[str, ...] = ()) -> li
                     if names and cause.name not in names:
                         continue
                     began = time.monotonic()
-                    klass, headline = await class_of(bench, cause, plant, seed, port)
+                    klass, headline = await class_of(bench, cause, plant, seed, port, pace)
                     found.append((cause, seed, klass, headline))
                     mark = "" if klass in cause.expected else "  <-- WRONG"
                     print(
@@ -253,10 +256,3 @@ def table(found: list[tuple[Cause, int, str, str]]) -> str:
             lines.append(f"{cause.name:<32} {right:>3} of {len(classes):<3}  {counts}")
     right = sum(klass in cause.expected for cause, _, klass, _ in found)
     return "\n".join([*lines, f"{'all':<32} {right:>3} of {len(found):<3}  {100 * right / max(len(found), 1):.0f} %"])
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as scratch:
-        print(table(asyncio.run(confusion(Path(scratch), int(sys.argv[1]), tuple(sys.argv[2:])))))

@@ -87,7 +87,7 @@ def step_ms(plant: Plant, context: int) -> float:
     planted = BASE_MS + SLOPE_MS * (plant.slope_factor or 1.0) * context
     if plant.jump_from is not None and context > plant.jump_from:
         planted *= 1.8
-    return planted * CLOCK_MHZ / (plant.clock_mhz or CLOCK_MHZ)
+    return planted * (plant.pace or 1.0) * CLOCK_MHZ / (plant.clock_mhz or CLOCK_MHZ)
 
 
 def looped(done: Any, place: int) -> Any:
