@@ -6,6 +6,7 @@ tests/kernels/interpreted/check_device_round.py runs the same round through the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,12 @@ def shuffled_pages() -> torch.Tensor:
 
 
 def decode(
-    model: DeviceModel, prompt: list[int], modes: Sequence[tuple[str, int]], tokens: int, sampling: SamplingTensors
+    model: DeviceModel,
+    prompt: list[int],
+    modes: Sequence[tuple[str, int]],
+    tokens: int,
+    sampling: SamplingTensors,
+    costs: torch.Tensor | None = None,
 ) -> tuple[list[int], list[int]]:
     """(tokens, commit lengths): rounds in the modes given, over and over, on pages in no order."""
     state = device_state(model, pages=PAGES, sampling=sampling)
@@ -48,7 +54,7 @@ def decode(
     out, commits = [device_prefill(model, state, prompt)], []
     while len(out) < tokens:
         mode, budget = modes[len(commits) % len(modes)]
-        device_round(model, state, plan_of(mode, budget, model, PAGES * model.page_size))
+        device_round(model, state, replace(plan_of(mode, budget, model, PAGES * model.page_size), costs=costs))
         new = read_accepted(state)
         assert int(state.length) == len(prompt) + sum(commits) + len(new)
         out += new
@@ -114,6 +120,9 @@ def test_every_kind_of_target_decodes_as_the_engine_does(tmp_path: Path, kind: s
     for mode, budget in (("off", 0), ("dflash", 0), ("ddtree", 12)):
         ours, _ = decode(model, prompt, [(mode, budget)], tokens, GREEDY)
         assert ours == wanted, (kind, mode)
+    dear = torch.tensor([1.0, *(1.2 + 0.5 * n for n in range(1, 13))])  # nodes soon cost more than they promise
+    adaptive, _ = decode(model, prompt, [("ddtree", 12)], tokens, GREEDY, dear)
+    assert adaptive == wanted, (kind, "adaptive: padding rows follow the live ones")
 
 
 def test_buckets_double_up_to_the_capacity() -> None:

@@ -51,3 +51,19 @@ def test_values_are_the_references(outcomes: dict[str, dict[str, Any]], file: st
     what = f"killed by signal {-outcome['status']}" if outcome["status"] < 0 else f"exit status {outcome['status']}"
     assert outcome["status"] == 0, f"{file}: {what}\n{outcome['output'][-6000:]}"
     assert " passed" in outcome["output"]
+
+
+def test_a_crash_is_the_failure_of_one_file(tmp_path: Path) -> None:
+    crashing, sound = tmp_path / "check_crash.py", tmp_path / "check_sound.py"
+    crashing.write_text("import os, signal\ndef test_crash() -> None:\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    sound.write_text("def test_sound() -> None:\n    pass\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.interpreted.run", str(crashing), str(sound)],
+        cwd=FOLDER.parents[2],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    outcomes = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(outcome["file"], outcome["status"]) for outcome in outcomes] == [("check_crash", -11), ("check_sound", 0)]
+    assert "test_crash" in outcomes[0]["output"]  # what ran when it died
