@@ -17,6 +17,8 @@ from engine.sampling import TokenCounts, TokenLogprob, chooser, token_logprobs
 
 CHUNK_TOKENS = 512
 """Prompt tokens a prefill pass takes at a time."""
+MASK_BYTES = 64 * 2**20
+"""A chunk's attention mask takes no more: deep in a long context chunks are smaller."""
 
 
 def begin(
@@ -58,8 +60,9 @@ def prefill_chunk(
     Gives None while there is more to run, then the first token's log-probability, if asked for. Raises EngineError where
     the pool is full and NonFiniteLogitsError; the caller then releases the generation.
     """
-    first = generation.position
-    chunk = generation.prompt_ids[first : first + tokens]
+    first, config = generation.position, runtime.target.config
+    token_bytes = config.heads // config.kv_heads * (first + tokens) * runtime.target.dtype.itemsize
+    chunk = generation.prompt_ids[first : first + max(1, min(tokens, MASK_BYTES // token_bytes))]
     grow(runtime, generation, first + len(chunk))
     causal = torch.ones(len(chunk), len(chunk), dtype=torch.bool).tril()
     positions = range(first, first + len(chunk))
@@ -99,9 +102,12 @@ def prefill(
     return generation
 
 
-def release(runtime: Runtime, generation: Generation) -> None:
-    """Give back what the request owns, its text known to those that come after; it cannot decode any further."""
-    if generation.token_ids:
+def release(runtime: Runtime, generation: Generation, *, sound: bool = True) -> None:
+    """Give back what the request owns; it cannot decode any further.
+
+    Its text is known to those that come after, unless it failed: what broke it may stand in its pages.
+    """
+    if generation.token_ids and sound:
         _make_known(runtime, generation)
     generation.table.release()
 

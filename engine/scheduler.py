@@ -303,16 +303,16 @@ class Scheduler:
         job.deliver(Ended(finish, job.stop, record))
 
     def _give_up(self, job: Job, finish: str, why: Broken) -> None:
-        self._leave(job)
+        self._leave(job, sound=finish != "error")
         self._tell(self._record(job, finish))
         job.deliver(why)
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: Job, *, sound: bool = True) -> None:
         if job in self._running:
             self._running.remove(job)
         generation, job.generation = job.generation, None
         if generation is not None:
-            release(self._runtime, generation)
+            release(self._runtime, generation, sound=sound)
 
     def _record(self, job: Job, finish: str) -> Finished:
         request = job.request

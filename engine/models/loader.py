@@ -95,7 +95,8 @@ def assign_parameters(model: nn.Module, tensors: dict[str, Tensor], dtype: torch
         tensor = _assembled(name, parameter, tensors, where)
         keep = not parameter.is_floating_point() or name.endswith("e_score_correction_bias")
         owner = model.get_submodule(name.rpartition(".")[0])
-        stored = tensor.to(parameter.dtype if keep else dtype).contiguous()
+        # A copy of its own: a view into the file would keep the whole file in memory, fused parts twice.
+        stored = tensor.to(parameter.dtype if keep else dtype, copy=True).contiguous()
         setattr(owner, name.rpartition(".")[2], nn.Parameter(stored, requires_grad=False))
     if tensors:
         more = f" and {len(tensors) - 3} more" if len(tensors) > 3 else ""

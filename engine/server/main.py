@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -153,6 +154,8 @@ def serve(config_path: str | Path) -> int:
         thread = threading.Thread(target=engine.run, args=(server,), name="engine", daemon=True)
         thread.start()
         server.run(sockets=[listener])
+        # It ends as asked: one more signal must not make that look like a crash.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         thread.join(timeout=JOIN_WITHIN_S)
         if thread.is_alive():
             # Stopped in the middle of a loading phase: a usual exit would take torch apart while it is at work.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -164,6 +165,36 @@ def test_pages_of_a_request_that_did_not_draft_are_no_beginning_for_one_that_doe
     plain = begin(runtime, [*prompt, 1], Sampling(), Speculation("off"))
     assert plain.cached_tokens >= 28
     release(runtime, plain)
+
+
+def test_what_a_failed_request_left_in_its_pages_is_never_found(load: Load) -> None:
+    runtime = load("llama", 4, True)
+    prompt = [(19 * i + 7) % VOCAB for i in range(30)]
+    failed = begin(runtime, prompt, Sampling(), Speculation("off"))
+    assert failed.cached_tokens < 4
+    while prefill_chunk(runtime, failed) is None:
+        pass
+    known = len(runtime.pool.index or ())
+    while len(failed.token_ids) < 20:
+        decode_round(runtime, [failed])
+    release(runtime, failed, sound=False)
+    assert len(runtime.pool.index or ()) == known, (
+        "the prompt's pages were known before it failed, the answer's are not"
+    )
+    assert runtime.pool.used == 0
+
+
+def test_chunks_are_smaller_where_their_masks_would_be_large(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = load("deepseek", 16, False)
+    monkeypatch.setattr("engine.prefill.MASK_BYTES", 4 * 4 * 40 * 8)  # eight tokens of four heads at forty positions
+    generation, sizes = begin(runtime, BEGINNINGS[0], Sampling(), Speculation("off")), [0]
+    while prefill_chunk(runtime, generation, 10) is None:
+        sizes.append(generation.position)
+    assert sizes[1] == 10 and all(a < b for a, b in pairwise(sizes))
+    assert sizes[-1] - sizes[-2] < 10
+    plain = generate(runtime, BEGINNINGS[0], Sampling(), Speculation("off"), max_tokens=1)
+    assert generation.token_ids == plain.token_ids
+    release(runtime, generation)
 
 
 def test_a_shared_page_is_never_written(load: Load) -> None:
