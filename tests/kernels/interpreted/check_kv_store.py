@@ -9,7 +9,15 @@ import torch
 
 from kernels.kv_store import kv_store, reference
 from kernels.rope import rope_frequencies, tables_reference
-from tests.kernels.interpreted.inputs import close, guarded, numbers, programs_in_another_order, random_pages, slots_of
+from tests.kernels.interpreted.inputs import (
+    close,
+    far_slots,
+    guarded,
+    numbers,
+    programs_in_another_order,
+    random_pages,
+    slots_of,
+)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -54,3 +62,16 @@ def test_a_cache_with_gaps_inside_a_slot_is_refused() -> None:
     tables = (torch.ones(1, 1, 16), torch.zeros(1, 1, 16))
     with pytest.raises(ValueError, match="keys must be contiguous within a slot"):
         kv_store(qkv, None, 1e-6, tables, table, torch.tensor([0, 1], dtype=torch.int32), cache, cache, page_size=16)
+
+
+def test_slots_past_two_to_the_31_are_written() -> None:
+    far, near = far_slots(16).view(22, 1, 16), numbers(22, 1, 16, dtype=torch.float16)
+    qkv, table = numbers(2, 3, 16, dtype=torch.float16), torch.tensor([21, 20], dtype=torch.int32)
+    tables, extent = (
+        tables_reference(torch.tensor([0, 1]), rope_frequencies(16, 1e4), torch.float16),
+        torch.tensor([0, 2]),
+    )
+    for keys in (far, near):
+        values = numbers(22, 1, 16, dtype=torch.float16)
+        kv_store(qkv, None, 1e-6, tables, table, extent.to(torch.int32), keys, values, page_size=1)
+    assert torch.equal(far[20:], near[20:])

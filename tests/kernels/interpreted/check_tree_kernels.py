@@ -15,6 +15,7 @@ from kernels.path_commit import path_commit, reference
 from kernels.tree_build import TreeTensors, tree_build
 from kernels.tree_build import reference as build_reference
 from tests.kernels.interpreted.inputs import (
+    far_slots,
     guarded,
     numbers,
     programs_in_another_order,
@@ -164,3 +165,11 @@ def test_accepted_rows_move_together_and_nothing_else_does(page: int, path: list
         reference((before,), table, extent, padded, page)
         assert torch.equal(cache.nan_to_num(-9.0), before.nan_to_num(-9.0))
         assert guard.isnan().all()
+
+
+def test_rows_past_two_to_the_31_are_committed() -> None:
+    far, table = far_slots(16), torch.tensor([0, 21, 20], dtype=torch.int32)
+    far[20], far[21] = 1.0, 2.0
+    extent, path = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([0, 2, -1], dtype=torch.int32)
+    path_commit((far.view(1, 22, 16),), table, extent, path, page_size=1)
+    assert far[21].eq(1.0).all() and far[20].eq(1.0).all()

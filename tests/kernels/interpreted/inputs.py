@@ -35,6 +35,12 @@ def guarded(*shape: int, dtype: torch.dtype, fill: float | int, guard: int = 64)
     return memory[guard : guard + size].view(shape), torch.stack((memory[:guard], memory[guard + size :]))
 
 
+def far_slots(width: int) -> Tensor:
+    """float16 [22, width] whose last slots begin past 2^31 elements; memory is taken only where it is touched."""
+    stride = 2**31 // 20
+    return torch.empty(22 * stride, dtype=torch.float16).as_strided((22, width), (stride, 1))
+
+
 def random_parents(nodes: int, seed: int) -> list[int]:
     """Parents of a random tree in topological order, -1 for the root."""
     dice = random.Random(seed)
