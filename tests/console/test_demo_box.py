@@ -123,18 +123,26 @@ async def test_a_demo_serves_takes_new_settings_takes_bad_ones_back_and_leaves_n
 
         lost = await plan(demo.site, {"drafter": str(tmp_path / "none")})
         assert "the engine will refuse it" in lost.warnings[0]
-        back, _ = await outcome_of(demo, {"drafter": str(tmp_path / "none")})
+        refused, _ = await outcome_of(
+            demo, {"drafter": str(tmp_path / "none")}
+        )  # by the engine's own check of the file
+        assert refused.status == "rejected"
+        assert refused.reason is not None and str(tmp_path / "none") in refused.reason
+        hollow = tmp_path / "hollow"  # what only loading tells: a folder whose weights are missing
+        hollow.mkdir()
+        (hollow / "config.json").write_bytes((TINY / "drafter" / "config.json").read_bytes())
+        back, _ = await outcome_of(demo, {"drafter": str(hollow)})
         assert back.status == "rolled_back"
-        assert back.reason is not None and str(tmp_path / "none") in back.reason
+        assert back.reason is not None and str(hollow) in back.reason
         assert back.settings["page_size"] == 7
         assert (await demo.manager.state()).state == "serving"
 
         told = await history(demo.site)
         assert [(g.number, g.outcome, g.who) for g in told][:2] == [
-            (2, "rolled_back", "ana@laptop"),
-            (1, "confirmed", "ana@laptop"),
+            (3, "rolled_back", "ana@laptop"),
+            (2, "rejected", "ana@laptop"),
         ]
-        assert told[1].differences == wanted.differences
+        assert told[2].differences == wanted.differences
         assert (await plan_rollback(demo.site)).differences == (
             Difference("context_length", 256, 512),
             Difference("page_size", 7, 16),
