@@ -48,6 +48,38 @@ def test_everything_fits_without_spills() -> None:
         assert row["shared_bytes"] <= SHARED_LIMITS[row["arch"]] and row["registers"] <= 255, row
 
 
+def test_what_is_compiled_is_what_tritons_own_launcher_would_ask_for() -> None:
+    """A stand-in for the driver, which cannot exist without a GPU, says which architecture it is; the rest is Triton's."""
+    program = """
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+from kernels.check import MODULES, cases, specialisation
+from kernels.launch import OPTIONS
+
+class StandIn:
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+driver.set_active(StandIn())
+count = 0
+for module in MODULES:
+    for config, launch in cases(module, 90):
+        *_, backend, binder = launch.kernel.create_binder()
+        options = {"num_warps": launch.warps, "num_stages": launch.stages, **OPTIONS}
+        bound, asked, given = binder(**launch.arguments, **options)
+        _, signature, constants, attributes = launch.kernel._pack_args(backend, dict(options), bound, asked, given)
+        constants = {launch.kernel.arg_names[place[0]]: value for place, value in constants.items()}
+        attributes = {place: found for place, found in attributes.items() if found}
+        assert (signature, constants, attributes) == specialisation(launch), (module, config)
+        count += 1
+print(count)
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert 4 * int(ended.stdout) == len(table()["rows"])
+
+
 @pytest.mark.parametrize("part", range(2))
 def test_one_configuration_of_each_kernel_still_compiles_to_the_tables_figures(part: int) -> None:
     """In a process of its own, which no earlier test can have set to interpret. Figures hold for the table's Triton."""
