@@ -6,8 +6,9 @@ runner starts it with the environment below; by hand it takes `--param name=valu
 `--selftest` and `--help`.
 
 Environment: DDT_BASE_URL, DDT_PARAMS (a JSON file), DDT_RUN_ID, DDT_RUN_DIR (holds `cancel` once the run is to stop),
-DDT_DEADLINE (epoch seconds), DDT_SEED, DDT_MODEL, DDT_API_KEY_FILE. Events go to standard output, one JSON object a
-line; exit statuses are those of EXIT below.
+DDT_DEADLINE (epoch seconds), DDT_SEED, DDT_MODEL, DDT_API_KEY_FILE, DDT_IDLE_WAIT_S (how long requests of others may
+take to end before the engine counts as busy; none by hand). Events go to standard output, one JSON object a line; exit
+statuses are those of EXIT below.
 """
 
 from __future__ import annotations

@@ -88,9 +88,8 @@ class Session:
         missing = sorted(set(self.header.get("needs", ())) - set(caps))
         if missing:
             raise Stop("missing", f"the engine at {self.base_url} lacks {', '.join(missing)}", "capability_missing")
-        busy = (info.get("requests") or {}).get("running", 0) + (info.get("requests") or {}).get("queued", 0)
-        if self.header.get("exclusive", True) and busy:
-            raise Stop("busy", f"{busy} request(s) run or wait on the engine; this playbook needs it to itself")
+        if self.header.get("exclusive", True):
+            info = self._idle(engine, info)
         self.events.emit("env", phase="start", **environment(info))
         engine.prove_ready()
         seed = int(os.environ.get("DDT_SEED") or 1)
@@ -106,6 +105,22 @@ class Session:
         run.check()
         self._compare(info, probe(engine)[0])
         self.events.emit("summary", stats={**stats, "prompts_sha": prompts.sha, "elapsed_s": round(run.elapsed_s, 3)})
+
+    def _idle(self, engine: Engine, info: dict[str, Any]) -> dict[str, Any]:
+        """The engine's report once nothing runs on it: requests on their way get DDT_IDLE_WAIT_S seconds to end."""
+        until_s = time.monotonic() + float(os.environ.get("DDT_IDLE_WAIT_S") or 0.0)
+        told = False
+        while busy := _at_work(info):
+            if self.stop is not None:
+                raise self.stop
+            if time.monotonic() >= until_s:
+                raise Stop("busy", f"{busy} request(s) run or wait on the engine; this playbook needs it to itself")
+            if not told:
+                self.events.emit("log", level="info", msg=f"waiting for {busy} request(s) on the engine to end")
+                told = True
+            time.sleep(POLL_S)
+            info = probe(engine)[0]
+        return info
 
     def _hello(self, params: Mapping[str, Any], plan: Mapping[str, Any], caps: Sequence[str]) -> None:
         wanted = (*self.header.get("needs", ()), *self.header.get("wants", ()))
@@ -157,6 +172,11 @@ class Session:
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def _at_work(info: Mapping[str, Any]) -> int:
+    requests = info.get("requests") or {}
+    return int(requests.get("running") or 0) + int(requests.get("queued") or 0)
 
 
 def _read_golden() -> Mapping[str, Any] | None:

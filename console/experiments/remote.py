@@ -63,6 +63,10 @@ def remote_run(connection: Connection, run_id: str, python: str = "python3") -> 
     return RemoteRun(run_id, f"{runs_folder(connection)}/{run_id}", python)
 
 
+IDLE_WAIT_S = 20
+"""A request that is on its way when a run starts gets this long to end; an engine at work for longer is busy."""
+
+
 def environment(run_id: str, engine: EngineUnderTest, max_seconds: int, seed: int) -> Mapping[str, Any]:
     """`env.json`: what the script is told (measurement.md 4.4), strings all of them. No secret stands in it."""
     told = {
@@ -75,6 +79,7 @@ def environment(run_id: str, engine: EngineUnderTest, max_seconds: int, seed: in
         "DDT_PARAMS": "params.json",
         "DDT_SEED": str(seed),
         "DDT_MAX_SECONDS": str(max_seconds),
+        "DDT_IDLE_WAIT_S": str(IDLE_WAIT_S),
         "DDT_API_KEY_FILE": engine.api_key_file,
     }
     return {name: value for name, value in told.items() if value}

@@ -177,24 +177,44 @@ def test_a_run_that_is_told_to_stop_breaks_its_request_off_and_says_so(base_url:
     wait_until_idle(base_url)
 
 
-def test_an_engine_with_other_traffic_is_busy(base_url: str, tmp_path: Path) -> None:
-    first = tmp_path / "first"
-    second = tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    occupant = start(PLAYBOOKS / "quick_probe.py", first, base_url, *LONG)
-    wait_for_event(first, "table")
+def occupied(base_url: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A run whose requests are long, in the middle of one of them."""
+    wait_until_idle(base_url)
+    folder.mkdir()
+    occupant = start(PLAYBOOKS / "quick_probe.py", folder, base_url, *LONG)
+    wait_for_event(folder, "table")
     deadline = time.monotonic() + 20
-    while sum(event["type"] == "progress" for event in events_of(first)) < 2:  # the short warm-up requests are over
+    while sum(event["type"] == "progress" for event in events_of(folder)) < 2:  # the short warm-up requests are over
         assert time.monotonic() < deadline
         time.sleep(0.01)
     while not httpx.get(f"{base_url}/server_info", trust_env=False).json()["requests"]["running"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    return occupant
+
+
+def test_an_engine_with_other_traffic_is_busy(base_url: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.mkdir()
+    occupant = occupied(base_url, first)
     assert start(PLAYBOOKS / "quick_probe.py", second, base_url).wait(30) == 75
     assert [event["type"] for event in events_of(second)] == ["hello", "error", "end"]
     (first / "cancel").touch()
     assert occupant.wait(30) == 130
+
+
+def test_a_request_on_its_way_is_waited_for_when_there_is_time(base_url: str, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    second.mkdir()
+    occupant = occupied(base_url, first)
+    short = ("--param", "tokens=16", "--param", "reps=1")
+    waiting = start(PLAYBOOKS / "quick_probe.py", second, base_url, *short, DDT_IDLE_WAIT_S="60")
+    wait_for_event(second, "log")
+    (first / "cancel").touch()
+    assert occupant.wait(30) == 130
+    assert waiting.wait(60) == 0, (second / "stderr.log").read_text()
+    words = [event["msg"] for event in events_of(second) if event["type"] == "log"]
+    assert words[0] == "waiting for 1 request(s) on the engine to end"
 
 
 def test_the_output_sweep_measures_both_arms_and_counts_one(base_url: str, tmp_path: Path) -> None:
