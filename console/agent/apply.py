@@ -4,6 +4,7 @@
     apply.py --state S run ID [--detach]     the transaction in S/applies/ID.request.json; the exit status is its outcome
     apply.py --state S confirm ID | revert ID    the operator's word on a change that waits for one; exit 3: too late
     apply.py --state S show ID               how it stands, as one JSON object: S/applies/ID.json
+    apply.py --state S undo                  before a start of the service: take back a change that nobody works on any more
     apply.py --state S history               every settings generation with its text and outcome, as one JSON array
     apply.py --state S strays ID             processes in the way of the request, as one JSON array
 
@@ -560,6 +561,18 @@ class Transaction:
         self.report = json.loads(self.own_file.read_text())
         return self._recover()
 
+    def undo(self) -> str:
+        """Put the old settings back for a start that is under way, after the machine went down in the middle of a change.
+        The caller holds the lock. No gate: whoever starts the service sees how it does."""
+        self.report = json.loads(self.own_file.read_text())
+        names = {phase["name"] for phase in self.report["phases"]}
+        if "waiting" in names and decide(self.applies, self.report["request_id"], "interrupted") == "confirm":
+            return self._end("confirmed", None)
+        if self.base_file.exists() and {"stopping", "rolling_back"} & names:
+            write_atomically(self.settings, self.base_file.read_text())
+            return self._end("rolled_back", "the machine went down in the middle of the change")
+        return self._end("rejected", "the machine went down before anything was touched")
+
     def strays(self) -> list[dict[str, Any]]:
         """Processes outside the service that hold one of its ports, or run on its settings file."""
         main_pid = int(self.service.state().get("MainPID") or 0)
@@ -840,6 +853,18 @@ def history(state: Path) -> list[dict[str, Any]]:
     return out
 
 
+def undo(state: Path) -> str:
+    """What became of a change that nobody works on any more; "" where there is none, or somebody does."""
+    last = state / "apply.json"
+    if not last.exists():
+        return ""
+    with locked(state) as mine:
+        report = json.loads(last.read_text())
+        if not mine or report.get("status") != "running":
+            return ""
+        return Transaction(state, report["request_id"]).undo()
+
+
 def detach() -> None:
     """Go on as a process of no session and no terminal."""
     for _ in range(2):
@@ -861,9 +886,13 @@ def main() -> int:
     for verb in ("show", "confirm", "revert", "strays"):
         verbs.add_parser(verb).add_argument("id")
     verbs.add_parser("history")
+    verbs.add_parser("undo")
     args = parser.parse_args()
     if args.verb == "history":
         print(json.dumps(history(args.state)))
+        return 0
+    if args.verb == "undo":
+        print(undo(args.state) or "nothing to undo")
         return 0
     if args.verb == "show":
         print((args.state / "applies" / f"{args.id}.json").read_text())

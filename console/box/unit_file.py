@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from console.box.layout import IDENTIFIER, Layout
@@ -25,6 +25,16 @@ def systemctl(layout: Layout) -> list[str]:
 def command(layout: Layout) -> list[str]:
     """The engine's command line; the paths lead through `current`, so that an upgrade needs no new unit."""
     return [layout.python, "-m", "engine", "serve", "--config", layout.settings]
+
+
+def undo_command(layout: Layout) -> list[str]:
+    """What runs before each start: a settings change that a power cut has left half-way is taken back. Its failure stops
+    nothing, and for the system unit it runs outside the sandbox, in which the settings are read-only."""
+    return [layout.python, "-S", layout.agent("apply.py"), "--state", layout.state, "undo"]
+
+
+def _words(argv: Sequence[str]) -> str:
+    return " ".join(quoted(word.replace("$", "$$")) for word in argv)
 
 
 def environment(layout: Layout) -> dict[str, str]:
@@ -50,7 +60,8 @@ def unit_text(layout: Layout) -> str:
         "[Service]",
         "Type=notify",
         "NotifyAccess=main",
-        f"ExecStart={' '.join(quoted(word.replace('$', '$$')) for word in command(layout))}",
+        f"ExecStartPre={'-+' if layout.scope == 'system' else '-'}{_words(undo_command(layout))}",
+        f"ExecStart={_words(command(layout))}",
         f"WorkingDirectory={escaped(layout.state)}",
         *(f"Environment={quoted(f'{name}={value}')}" for name, value in environment(layout).items()),
         f"SyslogIdentifier={IDENTIFIER}",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from box_machine import Box
 from fake_service import install_the_fake
-from link_proxy import LinkProxy
+from link_proxy import LinkProxy, eventually
 
 from console.box.connection import Connection, connect
 from console.box.services import ServiceManager, manager_for
@@ -221,3 +221,20 @@ async def test_a_change_whose_program_was_killed_is_taken_back_without_being_ask
     assert isinstance(last, Outcome) and last.status == "rolled_back"
     assert last.reason == "the change was interrupted on the box"
     assert served.settings() == before
+
+
+async def test_a_start_after_a_power_cut_in_mid_change_finds_the_old_settings(served: Served) -> None:
+    before = served.settings()
+    request_id = new_request_id()
+    planned = await plan(served.site, {"page_size": "64"})
+    async for item in apply(served.site, planned, request_id=request_id, choices=Choices(confirm_s=600)):
+        if isinstance(item, Phase) and item.name == "waiting":
+            break
+    served.box.run(["pkill", "-KILL", "-f", f"apply-.*run {request_id}"])
+    assert served.settings() != before
+    await served.manager.restart()  # as the next boot would, with nobody looking
+    await eventually(lambda: served.settings() == before)
+    *_, outcome = [item async for item in follow(served.site, request_id)]
+    assert isinstance(outcome, Outcome) and outcome.status == "rolled_back"
+    assert outcome.reason == "the machine went down in the middle of the change"
+    await served.manager.wait(lambda now: now.state == "serving", 20)

@@ -234,6 +234,28 @@ def test_a_confirmed_change_stays_confirmed_when_its_program_is_killed_before_it
     assert "page_size = 64" in at.settings.read_text()
 
 
+def undo(at: Installation) -> str:
+    argv = [sys.executable, at.argv("r1")[1], "--state", str(at.state), "undo"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_change_cut_short_by_a_power_cut_is_undone_before_the_next_start(at: Installation) -> None:
+    base = at.settings.read_text()
+    assert undo(at) == "nothing to undo"
+    with waiting(at, 60) as worker:
+        assert undo(at) == "nothing to undo"  # somebody works on it
+        child = int(Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()[0])
+        for pid in (worker.pid, child):
+            os.kill(pid, 9)
+        worker.wait(timeout=10)
+    assert "page_size = 64" in at.settings.read_text()
+    assert undo(at) == "rolled_back"
+    assert at.settings.read_text() == base
+    assert (at.report("r1")["status"], word(at, "confirm")) == ("rolled_back", (3, "interrupted"))
+    assert at.audit()[-1] == ("rolled_back", 1)
+    assert undo(at) == "nothing to undo"
+
+
 def test_in_200_random_timings_both_sides_agree_on_one_word(tmp_path: Path) -> None:
     """The console's yes against the deadline, a hair before or after it: never both, never neither."""
     draw = random.Random(20261130)
