@@ -167,6 +167,17 @@ def test_a_tree_that_does_not_fit_says_how_much_is_hidden() -> None:
     assert "z shows 4 more" in lines[-1]
 
 
+def test_rows_of_a_tree_that_begin_beyond_the_edge_are_counted_and_not_drawn() -> None:
+    chain = [TreeNode(i - 1, i, f"token{i:02}", 0.5, False) for i in range(9)]
+    forks = [TreeNode(i, i + 1, f"fork{i:02}", 0.1, False) for i in range(8)]
+    one = view(snapshot(NOW_S, tree=TreeFigures((*chain, *forks), budget=16, commit_length=1)))
+    lines = drawn(draw_tree, one, 80, 20)
+    forked = [line for line in lines if "fork" in line]
+    assert 2 <= len(forked) < 8
+    assert all(line.rstrip().endswith((".10", "…")) for line in forked)
+    assert f"z shows {8 - len(forked)} more" in lines[-1]
+
+
 def test_every_node_of_the_tree_is_drawn_once() -> None:
     nodes = [TreeNode(-1, 0, "r", None, True)]
     for i in range(40):

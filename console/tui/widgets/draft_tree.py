@@ -23,12 +23,18 @@ def draw_tree(view: View, width: int, height: int) -> list[Content]:
     if snapshot.tree is None or not snapshot.tree.nodes:
         why = "speculation is off" if snapshot.settings.get("mode") == "off" else "none sampled yet"
         return [row("tree", (why, QUIET))]
-    lines = picture(snapshot.tree.nodes, view.glyphs)
-    room = max(1, height - 1) if height else len(lines)
-    drawn, hidden = lines[:room], lines[room:]
-    caption = _caption(view, snapshot.tree, len(hidden), width)
-    out = [Content.assemble(label("tree" if index == 0 else ""), *line) for index, line in enumerate(drawn)]
+    whole = [Content.assemble(*line) for line in picture(snapshot.tree.nodes, view.glyphs)]
+    # A row whose first node stands beyond the edge would show branches and nothing on them.
+    lines = [line for line in whole if _first_node(line, view.glyphs) < width - LABEL_WIDTH - 6]
+    drawn = lines[: max(1, height - 1) if height else len(lines)]
+    caption = _caption(view, snapshot.tree, len(whole) - len(drawn), width)
+    out = [Content.assemble(label("tree" if index == 0 else ""), line) for index, line in enumerate(drawn)]
     return [*out, caption] if height != 1 else out
+
+
+def _first_node(line: Content, glyphs: Glyphs) -> int:
+    places = (line.plain.find(f"{mark} ") for mark in (glyphs.dot, glyphs.ring))
+    return min(place for place in places if place >= 0)
 
 
 def picture(nodes: Sequence[TreeNode], glyphs: Glyphs) -> list[list[Piece]]:
@@ -38,17 +44,13 @@ def picture(nodes: Sequence[TreeNode], glyphs: Glyphs) -> list[list[Piece]]:
         children.setdefault(node.parent, []).append(index)
     for brothers in children.values():
         brothers.sort(key=lambda index: (not nodes[index].accepted, -(nodes[index].probability or 0.0), index))
-    widths: dict[int, int] = {}
-    for node in nodes:
-        widths[node.depth] = max(widths.get(node.depth, 0), len(_label_text(node, glyphs)))
-    return [line for root in children.get(-1, ()) for line in _grown(root, nodes, children, widths, glyphs)]
+    return [line for root in children.get(-1, ()) for line in _grown(root, nodes, children, glyphs)]
 
 
 def _grown(
     index: int,
     nodes: Sequence[TreeNode],
     children: dict[int, list[int]],
-    widths: dict[int, int],
     glyphs: Glyphs,
 ) -> list[list[Piece]]:
     node = nodes[index]
@@ -57,18 +59,16 @@ def _grown(
     brothers = children.get(index, [])
     if not brothers:
         return [[own]]
-    width, rule = widths[node.depth], glyphs.rule
-    blank = " " * width
+    blank = " " * len(text)
     lines: list[list[Piece]] = []
     for place, child in enumerate(brothers):
         tone = GOOD if nodes[child].accepted else QUIET
         first, last = place == 0, place == len(brothers) - 1
-        for depth, line in enumerate(_grown(child, nodes, children, widths, glyphs)):
+        for depth, line in enumerate(_grown(child, nodes, children, glyphs)):
             if depth:
                 head: list[Piece] = [blank, ("   " if last else glyphs.branch_pass, QUIET)]
             elif first:
-                joint = glyphs.branch_only if last else glyphs.branch_first
-                head = [own, (f" {rule * (width - len(text) - 1)}" if width > len(text) else "", tone), (joint, tone)]
+                head = [own, (glyphs.branch_only if last else glyphs.branch_first, tone)]
             else:
                 head = [blank, (glyphs.branch_last if last else glyphs.branch_next, tone)]
             lines.append([*head, " ", *line])
