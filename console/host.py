@@ -23,8 +23,9 @@ from console.box.target import Scope, Target
 from console.box.values import Record, ServiceState
 from console.config import places, resolve
 from console.deployment import generations, reconfigure
-from console.deployment.change import ChangePlan, Generation, Outcome, Phase
+from console.deployment.change import ChangePlan, Generation, Outcome, Phase, Stray
 from console.deployment.detect import find_site
+from console.deployment.reconfigure import Choices
 from console.deployment.site import Site, read_base
 from console.errors import ExitCode, OperatorError, UsageError
 from console.experiments.playbook import Playbook, catalogue
@@ -138,11 +139,16 @@ class Host:
         )
         return _beside_own_pool(planned, snapshot)
 
-    async def apply(self, plan: ChangePlan) -> AsyncIterator[Phase | Outcome]:
-        """Stage the plan and follow it to its Outcome."""
+    async def find_strays(self, plan: ChangePlan) -> Sequence[Stray]:
+        """Processes on the box that are in the way of the plan, to be shown before it is applied."""
+        self.permit("apply")
+        return await reconfigure.find_strays(self.site, plan)
+
+    async def apply(self, plan: ChangePlan, choices: Choices | None = None) -> AsyncIterator[Phase | Outcome]:
+        """Stage the plan and follow it to its Outcome. `choices` are the operator's, where there was something to choose."""
         names = ", ".join(difference.name for difference in plan.differences)
         with self._changing("apply", detail=names) as entry:
-            async for item in reconfigure.apply(self.site, plan):
+            async for item in reconfigure.apply(self.site, plan, choices=choices):
                 if isinstance(item, Outcome):
                     entry.ended(item.status, item.request_id)
                 yield item

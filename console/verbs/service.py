@@ -7,13 +7,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from console.box.values import ServiceState
-from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase
+from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase, Stray
 from console.errors import ExitCode, UsageError
 from console.verbs.on_host import confirm, on_host
 from console.verbs.verb import Call
 from console.verbs.words import Style, columns, printable
 
 if TYPE_CHECKING:
+    from console.deployment.reconfigure import Choices
     from console.host import Host
 
 OUTCOME_EXITS = {
@@ -85,12 +86,42 @@ async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:
     call.tell(plan_text(plan, style))
     if not await _agreed(call, host, "Apply?"):
         return ExitCode.INTERRUPTED
-    async for item in host.apply(plan):
+    choices = await _choices(call, host, plan)
+    async for item in host.apply(plan, choices):
         if isinstance(item, Outcome):
             call.say(outcome_json(host.name, item), outcome_text(item, style))
             return OUTCOME_EXITS[item.status]
         call.tell(phase_text(item))
     raise AssertionError("an apply ends with its outcome")
+
+
+async def _choices(call: Call, host: Host, plan: ChangePlan) -> Choices:
+    """What only the operator can decide: which processes in the way may be ended, and what becomes of requests in flight.
+
+    `--yes`, and nobody to ask, end no process (the box then refuses the change and names it) and wait for no request.
+    """
+    from console.deployment.reconfigure import Choices
+
+    ask = None if call.flag("yes") else call.session.ask
+    strays = await host.find_strays(plan)
+    for stray in strays:
+        call.tell(stray_text(stray, call.session.style))
+    end: Sequence[Stray] = ()
+    if strays and ask is not None and (await ask("End what is in the way? [y/N] ")).strip().lower() in ("y", "yes"):
+        end = strays
+    wait = False
+    if plan.requests_in_flight and ask is not None:
+        count = plan.requests_in_flight
+        question = f"{count} request{'s' * (count != 1)} in flight: wait until they have ended? [y/N] "
+        wait = (await ask(question)).strip().lower() in ("y", "yes")
+    return Choices(on_in_flight="wait" if wait else "abort", end=end)
+
+
+def stray_text(stray: Stray, style: Style) -> str:
+    """`in the way  process 4321 (python -m engine …) holds 3.2 GB`."""
+    gpu = f" and {stray.gpu_bytes / 1e9:.1f} GB of GPU memory" if stray.gpu_bytes else ""
+    text = f"process {stray.pid} ({printable(stray.command)}) holds {stray.memory_bytes / 1e9:.1f} GB{gpu}"
+    return f"{style.doubtful('in the way')}  {text}"
 
 
 async def _agreed(call: Call, host: Host, question: str) -> bool:

@@ -1,0 +1,83 @@
+"""`ddtree restart --set` on a real machine: what is asked, what is shown, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from box_machine import Box
+from fake_service import install_the_fake
+
+from console.actions import VERBS
+from console.box.connection import Connection
+from console.box.services import ServiceManager
+from console.box.uninstall import uninstall
+from console.errors import ExitCode
+from console.verbs.verb import Call, Session
+from console.verbs.words import Style
+
+pytestmark = pytest.mark.box
+
+
+@pytest.fixture
+async def served(
+    box: Box, ops: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ServiceManager]:
+    """The fake engine serving on the host called `box` of an operator's own configuration."""
+    config = tmp_path / "config" / "ddtree"
+    config.mkdir(parents=True)
+    hosts = f'[box]\naddress = "127.0.0.1"\nport = {box.port}\nuser = "ops"\nkey = "{box.key}"\n'
+    (config / "hosts.toml").write_text(hosts)
+    (config / "known_hosts").write_text(box.known_hosts.read_text())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    manager = await install_the_fake(box, ops, 18851)
+    yield manager
+    async for _ in uninstall(ops, manager):
+        pass
+
+
+async def restart(changes: dict[str, str], answers: dict[str, str] | None, **flags: Any) -> tuple[ExitCode, str]:
+    """The verb with an operator who answers by the question's first words; its exit status and all it said."""
+    said: list[str] = []
+
+    def say(_: Mapping[str, Any], text: str) -> None:
+        said.append(text)
+
+    async def ask(question: str) -> str:
+        assert answers is not None
+        said.append(question)
+        return next(answer for words, answer in answers.items() if question.startswith(words))
+
+    async def no_console(*_: object) -> ExitCode:
+        raise AssertionError("no console is opened here")
+
+    session = Session(say, Style(False), no_console, None if answers is None else ask)
+    arguments = {"host": "box", "set": changes, "dry-run": False, "yes": False, **flags}
+    status = await VERBS["restart"].run(Call(VERBS["restart"], arguments, session))
+    return status, "\n".join(said)
+
+
+async def test_a_process_in_the_way_is_shown_and_ended_only_after_a_yes(
+    box: Box, ops: Connection, served: ServiceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The fake engine checks no files: the settings are read by nobody before the start.
+    monkeypatch.setattr("console.deployment.bundled.Bundled.check_argv", lambda self, python: [])
+    argv = [str(box.python), "-c", "import time; time.sleep(600)", "--config", served.layout.settings]
+    await ops.run(["systemd-run", "--user", "--quiet", "--unit=stray", *argv])
+    status, said = await restart({"page_size": "64"}, None, yes=True)
+    assert status is ExitCode.USAGE  # refused before anything happened
+    assert "in the way" in said and "it has to be ended first" in said
+    status, said = await restart({"page_size": "64"}, {"Apply?": "y", "End what is in the way?": "y"})
+    assert status is ExitCode.DONE, said
+    assert "End what is in the way? [y/N]" in said and "confirmed" in said
+    assert (await ops.run(["systemctl", "--user", "is-active", "stray"])).stdout.strip() != b"active"
+
+
+async def test_a_no_changes_nothing(ops: Connection, served: ServiceManager) -> None:
+    before = (await served.state()).invocation
+    status, said = await restart({"page_size": "64"}, {"Apply?": "n"})
+    assert status is ExitCode.INTERRUPTED and "page_size" in said
+    assert (await served.state()).invocation == before
