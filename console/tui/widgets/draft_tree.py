@@ -99,16 +99,16 @@ def _probability(node: TreeNode) -> str:
 
 
 def _caption(view: View, tree: TreeFigures, hidden: int, width: int) -> Content:
-    """What the tree cost and kept, and what trees bring on the whole; how much is hidden comes last, being least."""
+    """What the tree cost and kept, how much of it is hidden, and what trees bring on the whole."""
     snapshot = view.snapshot
     assert snapshot is not None
     drafts = len(tree.nodes) - 1
     parts = [Content.styled(f"kept {tree.commit_length}", PLAIN)]
     parts.append(Content.styled(f"{drafts} of {tree.budget} drafts", QUIET))
+    if hidden:
+        parts.append(Content.styled(f"z shows {hidden} more", QUIET))
     if snapshot.spine_hit_rate is not None:
         parts.append(Content.styled(f"spine hit {percent(snapshot.spine_hit_rate)}", QUIET))
     if snapshot.branch_gain is not None:
         parts.append(Content.styled(f"branch gain {snapshot.branch_gain:+.2f}", QUIET))
-    if hidden:
-        parts.append(Content.styled(f"z shows {hidden} more", QUIET))
     return row("", within(parts, width - LABEL_WIDTH, "   "))
