@@ -29,7 +29,7 @@ from engine.runtime import Sampling, Speculation
 
 BASE_MS, SLOPE_MS = 15.0, 0.02
 CLOCK_MHZ = 1980
-HEADS = {"chat": b"A transcript", "code": b"A module of"}  # how the kit's prompts of a kind begin, behind their salt
+HEADS = {"chat": b"transcript of", "code": b"module of"}  # how the kit's prompts of a kind begin, behind their salt
 LOOP = (5, 6, 7)
 
 
