@@ -63,7 +63,7 @@ class SpeculationChoice(Strict):
 
 
 def _token_ids(value: dict[str, float]) -> dict[str, float]:
-    strange = next((name for name in value if not name.isascii() or not name.isdigit()), None)
+    strange = next((name for name in value if not name.isascii() or not name.isdigit() or len(name) > 9), None)
     if strange is not None:
         raise ValueError("its keys are token ids")
     return value

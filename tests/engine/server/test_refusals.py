@@ -84,6 +84,14 @@ def with_key(server: Server, path: str, body: Any, key: str = "Bearer s3cret") -
         ),
         (
             COMPLETIONS,
+            {"prompt": "a", "logit_bias": {"9" * 5000: 5}},
+            400,
+            "invalid_value",
+            "logit_bias",
+            "its keys are token ids",
+        ),
+        (
+            COMPLETIONS,
             {"prompt": "a", "logit_bias": {"-1": 5}},
             400,
             "invalid_value",
