@@ -39,6 +39,7 @@ class Known:
     records: tuple[Record, ...] = ()
     tree: TreeFigures | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
+    started: Mapping[str, Any] = field(default_factory=dict)  # settings that the engine told in its log when it started
     queue: tuple[int, ...] = ()
     token_s: float | None = None  # when the last sign of a token came
     running_s: float | None = None  # since when requests are seen to run
@@ -91,6 +92,10 @@ class Known:
         """After the settings file was read: what must read back from the engine."""
         return replace(self, asked=asked)
 
+    def with_started(self, started: Mapping[str, Any]) -> Known:
+        """After the engine told settings in its log, as it does when it starts."""
+        return replace(self, started=started)
+
     def snapshot(self, now_s: float) -> Snapshot:
         """This moment, for the faces."""
         report = self.report
@@ -101,7 +106,7 @@ class Known:
             tag=self.tag,
             service=self.service,
             engine=report.engine if report else None,
-            settings=report.settings if report else {},
+            settings={**self.started, **report.settings} if report else {},
             samples=self.series.samples,
             kv=report.kv if report else None,
             gpus=self.gpus,

@@ -202,6 +202,9 @@ class Watch:
                 samples += self._reader.read(bare(record.message), record.time).samples
             elif record.marker != "reboot":
                 self._reader.lost(record.message)
+        for sample in samples:
+            if sample.kind == "ready":
+                self._set(self.known.with_started(self._site.deployment.from_start(sample)))
         self._set(self.known.with_records(records, samples, self._clock(), live=live))
 
     # --- draft trees

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from console.deployment.capacity import Capacity, KvShape
 from console.deployment.settings import Setting, Value
 from console.telemetry.reader import LogReader
+from console.telemetry.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ class Deployment(Protocol):
 
     def read_back(self, text: str) -> dict[str, Value]:
         """What the running engine must show under a settings file: what is not left to it."""
+        ...
+
+    def from_start(self, sample: Sample) -> dict[str, Value]:
+        """Settings in force that the engine tells in its log alone: out of a `ready` Sample."""
         ...
 
     def endpoint(self, text: str) -> Endpoint:

@@ -16,6 +16,7 @@ from console.deployment.settings_file import complete, edit_toml, first_settings
 from console.errors import UsageError
 from console.telemetry.bundled import BundledReader
 from console.telemetry.reader import LogReader
+from console.telemetry.sample import Sample
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Bundled:
 
     def read_back(self, text: str) -> dict[str, Value]:
         return to_read_back(text)
+
+    def from_start(self, sample: Sample) -> dict[str, Value]:
+        return {}  # `/server_info` tells them all
 
     def endpoint(self, text: str) -> Endpoint:
         values = complete(text)

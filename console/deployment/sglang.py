@@ -28,6 +28,7 @@ from console.deployment.options import Option
 from console.deployment.settings import Setting, Value
 from console.errors import UsageError
 from console.telemetry.reader import LogReader
+from console.telemetry.sample import Sample
 from console.telemetry.sglang import SglangReader
 
 MODES = ("off", "dflash", "ddtree", "dspark", "eagle", "eagle3", "nextn", "standalone", "ngram")
@@ -150,6 +151,10 @@ class Sglang:
 
     def read_back(self, text: str) -> dict[str, Value]:
         return to_be_shown(self.values(text), OPTIONS)
+
+    def from_start(self, sample: Sample) -> dict[str, Value]:
+        told = {"context_length": "context_len", "max_running_requests": "max_running_requests"}
+        return {name: sample.extra[key] for name, key in told.items() if isinstance(sample.extra.get(key), int)}
 
     def endpoint(self, text: str) -> Endpoint:
         values = self.values(text)

@@ -20,6 +20,7 @@ from console.deployment.settings import Setting, Value
 from console.deployment.sglang import api_key_in, metric
 from console.errors import UsageError
 from console.telemetry.reader import LogReader
+from console.telemetry.sample import Sample
 from console.telemetry.vllm import VllmReader
 
 MODES = ("off", "dflash", "ddtree", "dspark", "eagle", "eagle3", "mtp", "draft_model", "medusa", "ngram", "suffix")
@@ -135,6 +136,10 @@ class Vllm:
             for option in OPTIONS
             if option.shown and values[option.name] != option.setting.automatic
         }
+
+    def from_start(self, sample: Sample) -> dict[str, Value]:
+        length = sample.extra.get("context_length")
+        return {"context_length": length} if isinstance(length, int) else {}
 
     def endpoint(self, text: str) -> Endpoint:
         values = self.values(text)

@@ -66,6 +66,8 @@ def main() -> None:
     if context > LONGEST:
         print("Traceback (most recent call last):", file=sys.stderr)
         sys.exit(f"ValueError: the KV pool holds {LONGEST} tokens, fewer than {context}")
+    told = "chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=48, context_len=32768"
+    print(f"[2026-05-04 10:22:31] max_total_num_tokens=142304, {told}, available_gpu_mem=9.87 GB", flush=True)
     ThreadingHTTPServer(("127.0.0.1", int(option("--port"))), Handler).serve_forever()
 
 

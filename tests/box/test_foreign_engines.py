@@ -94,6 +94,7 @@ async def test_sglang_takes_a_change_gives_back_a_bad_one_and_refuses_what_is_kn
         await watch.close()
         assert seen.engine is not None and (seen.engine.kind, seen.engine.version) == ("sglang", "stand-in")
         assert (seen.settings["context_length"], seen.settings["page_size"], seen.running) == (32768, 16, 0)
+        assert seen.settings["max_running_requests"] == 48  # which only its log tells
         assert seen.alarms == ()  # what was asked for is in force, as far as it is shown
 
         changed = (await ops.read(site.settings)).decode()

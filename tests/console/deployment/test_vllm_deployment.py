@@ -118,3 +118,13 @@ def test_what_it_tells_over_http_comes_out_as_the_consoles_own_report() -> None:
 @pytest.mark.parametrize("answer", [b"", b"{}", b'{"data":[]}', b'{"data":[7]}', b"nonsense"])
 def test_something_else_on_the_port_is_no_engine(answer: bytes) -> None:
     assert shown_by({"/v1/models": answer}) is None
+
+
+def test_what_only_the_log_tells_at_the_start_is_taken_from_there() -> None:
+    line = (
+        "(EngineCore pid=282) INFO 05-04 10:22:00 [x.py:833] Maximum concurrency for 200,000 tokens per request: 7.06x"
+    )
+    (sample,) = VLLM.reader().read(line, None).samples
+    assert VLLM.from_start(sample) == {"context_length": 200_000}
+    (pool,) = VLLM.reader().read(line.replace("Maximum", "GPU KV cache size: 1,412,608 tokens, Maximum"), None).samples
+    assert VLLM.from_start(pool) == {"context_length": 200_000}
