@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
@@ -186,3 +188,25 @@ async def test_a_read_only_console_runs_nothing(host: RecordedHost) -> None:
         assert isinstance(pilot.app.screen, PlaybooksScreen)  # no form that leads nowhere
         assert "enter run" not in text(pilot)
         assert host.calls == []
+
+
+@pytest.mark.parametrize(("letter", "starts"), [("z", False), ("p", False), ("e", False), ("a", True), ("c", True)])
+async def test_a_letter_that_means_something_everywhere_keeps_its_meaning(
+    host: RecordedHost, letter: str, starts: bool
+) -> None:
+    host.catalogue = (replace(host.catalogue[0], key=letter),)
+    async with opened(host, (120, 45)) as pilot:
+        await open_playbooks(pilot)
+        await pilot.press(letter)
+        await settled(pilot)
+        assert isinstance(pilot.app.screen, ParametersScreen) is starts
+
+
+@pytest.mark.parametrize("letter", ["z", "p", "e"])
+async def test_after_p_every_letter_picks(host: RecordedHost, letter: str) -> None:
+    host.catalogue = (replace(host.catalogue[0], key=letter),)
+    async with opened(host, (120, 45)) as pilot:
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(pilot.app.screen, PickScreen))
+        await pilot.press(letter)
+        await until(pilot, lambda: isinstance(pilot.app.screen, ParametersScreen))

@@ -13,7 +13,7 @@ from textual.events import Key
 from textual.widget import Widget
 
 from console.experiments.playbook import Playbook
-from console.tui.keys import PLAYBOOKS, bindings
+from console.tui.keys import EVERYWHERE, PLAYBOOKS, bindings
 from console.tui.screens.asking import ask_first, host_question
 from console.tui.screens.running import run_after_questions
 from console.tui.screens.screen import ConsoleScreen
@@ -101,14 +101,18 @@ class PlaybooksScreen(ConsoleScreen):
         await self.run_action("app.propose")
 
     def on_key(self, event: Key) -> None:
-        """A playbook's own letter runs it."""
-        if self.focused is not self._listing:
+        """A playbook's own letter runs it, unless the key means something on every screen: then p goes before it."""
+        if self.focused is not self._listing or event.key in self._taken_keys():
             return
         for playbook in self._playbooks:
             if playbook.key and event.character == playbook.key:
                 event.stop()
                 event.prevent_default()
                 run_after_questions(self, self.session, playbook)
+
+    def _taken_keys(self) -> set[str]:
+        keys = (*PLAYBOOKS, *EVERYWHERE)
+        return {key.key for key in keys if self.check_action(key.action.partition("(")[0], ())}
 
     @on(Listing.Moved)
     def _moved(self, event: Listing.Moved) -> None:
