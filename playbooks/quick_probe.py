@@ -25,7 +25,7 @@
 # help = "measured requests of each kind"
 # [tool.ddtree.playbook.params.tokens]
 # type = "int"
-# default = 200
+# default = 96
 # min = 16
 # max = 4096
 # help = "output tokens of every request"
