@@ -12,6 +12,7 @@ from console.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from console.box.doctor import Check  # which brings in asyncssh
+    from console.box.empty_log import EmptyLog
 
 
 class Operations(Protocol):
@@ -36,6 +37,10 @@ class Operations(Protocol):
 
     def records(self, *, since: str | None, follow: bool) -> AsyncIterator[Sequence[Record]]:
         """Journal records in batches, each exactly once; ends by itself only when `follow` is false."""
+        ...
+
+    async def why_empty(self) -> EmptyLog:
+        """Why `records` gives nothing, and what to do about it."""
         ...
 
     async def plan(self, changes: Mapping[str, str]) -> ChangePlan:

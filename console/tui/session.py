@@ -26,6 +26,7 @@ from console.tui.words import count_of
 
 if TYPE_CHECKING:
     from console.box.doctor import Check
+    from console.box.empty_log import EmptyLog
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Session:
     snapshot: Snapshot | None = None
     log: LogBuffer = field(default_factory=LogBuffer)
     log_trouble: str | None = None
+    log_empty: EmptyLog | None = None  # why there is no record, once somebody has asked
     happenings: Happenings = field(default_factory=Happenings)
     run: RunView | None = None
     change: ChangeProgress | None = None
@@ -191,6 +193,11 @@ class Session:
             self.verb = None
             self.changed()
         self.note("success", f"{verb} done: the service is {state.state}")
+
+    async def explain_empty_log(self) -> None:
+        """Ask the box why its journal gives nothing."""
+        self.log_empty = await self.operations.why_empty()
+        self.changed()
 
     async def examine(self) -> None:
         """Look for what would stop the engine from working; one look at a time."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from console.box.doctor import Check
+from console.box.empty_log import EmptyLog
 from console.box.values import LinkState, Record, ServiceState
 from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase
 from console.deployment.settings import parse_changes
@@ -230,6 +231,9 @@ def run_events(levels: Sequence[int] = (50, 1000, 3000, 6000)) -> list[dict[str,
     return events
 
 
+EMPTY = EmptyLog(
+    "not in the group", "ops is in no group that may read the journal", "on HOST: sudo usermod -aG systemd-journal ops"
+)
 CHECKS = (
     Check("link", "ssh", "pass", "connected, 41 ms a round trip"),
     Check("service", "manager", "pass", "systemd 252, user unit"),
@@ -321,6 +325,7 @@ class RecordedHost:
     pause_s: float = 0.0
     text: str = SETTINGS_TEXT
     checks: Sequence[Check] = CHECKS
+    empty: EmptyLog = EMPTY
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     snapshot_queue: asyncio.Queue[Snapshot] = field(default_factory=asyncio.Queue)
     record_queue: asyncio.Queue[Sequence[Record]] = field(default_factory=asyncio.Queue)
@@ -347,6 +352,11 @@ class RecordedHost:
         """What was logged, as it is logged."""
         while True:
             yield await self.record_queue.get()
+
+    async def why_empty(self) -> EmptyLog:
+        """The recorded reason."""
+        self.calls.append(("why_empty",))
+        return self.empty
 
     async def plan(self, changes: Mapping[str, str]) -> ChangePlan:
         """A real plan over the recorded settings file: the product's own validation and diff."""

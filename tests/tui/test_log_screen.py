@@ -167,7 +167,10 @@ async def test_marks_are_kept_and_exported_with_cursors(
         ({}, "journald may be dropping lines"),
     ],
 )
-async def test_an_empty_log_explains_itself(host: RecordedHost, changes: dict, reason: str) -> None:
+async def test_an_empty_log_explains_itself(
+    host: RecordedHost, changes: dict[str, object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.tui.screens.log.EMPTY_FOR_S", 60.0)  # before the box is asked
     async with opened(host, (120, 40), first=snapshot(time.monotonic(), **changes)) as pilot:
         await pilot.press("3")
         await until(pilot, lambda: reason in text(pilot))
@@ -192,3 +195,18 @@ async def test_the_time_key_goes_to_a_time_of_day(host: RecordedHost) -> None:
         assert under_cursor(pilot)[1].endswith(f"line {name}")
         await type_line(pilot, "t", "noon")
         assert "no time of day" in text(pilot)
+
+
+async def test_a_log_that_stays_empty_is_explained_by_the_box_itself(
+    host: RecordedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("console.tui.screens.log.EMPTY_FOR_S", 0.01)
+    async with opened(host, (80, 24)) as pilot:
+        await pilot.press("3")
+        await until(pilot, lambda: "ops is in no group that may read the journal" in text(pilot))
+        assert "on gpu-01: sudo usermod -aG systemd-journal ops" in text(pilot)
+        await pilot.press("1", "3")
+        await settled(pilot)
+        assert host.calls == [("why_empty",)]
+        host.log([record("here it is", 0)])
+        await until(pilot, lambda: "here it is" in text(pilot))

@@ -19,6 +19,7 @@ from console.tui.export import export_records
 from console.tui.glyphs import shown
 from console.tui.keys import LOG, bindings
 from console.tui.log_buffer import compiled, parse_filter
+from console.tui.screens.asking import perform
 from console.tui.screens.record import RecordScreen
 from console.tui.screens.screen import ConsoleScreen
 from console.tui.session import Session
@@ -34,6 +35,10 @@ SAID_FOR_S = 6.0
 """How long the status line tells what a key did; then it is the status again."""
 
 
+EMPTY_FOR_S = 2.0
+"""A log that is still empty after this long has a reason, and the box is asked for it."""
+
+
 class LogScreen(ConsoleScreen):
     """The view holds the log; this screen has its keys, its status line, and one line to type in."""
 
@@ -47,6 +52,7 @@ class LogScreen(ConsoleScreen):
         self._asking = ""  # what the line is typed for: filter, find or time
         self._fault: str | None = None
         self._received = -1
+        self._asked = False  # why the log is empty
         self._said = ""
         self._said_timer: Timer | None = None
 
@@ -70,7 +76,15 @@ class LogScreen(ConsoleScreen):
             self._view.advance()
         empty = len(self.session.log) == 0
         self._view.display = not empty
+        live = view.link is not None and view.link.name == "LIVE"
+        if empty and live and not self.session.log.received and not self._asked:
+            self._asked = True
+            self.set_timer(EMPTY_FOR_S, self._explain)
         self.query_one("#log-empty").display = empty
+
+    def _explain(self) -> None:
+        if not self.session.log.received:
+            perform(self, self.session, self.session.explain_empty_log())
 
     def pane_to_zoom(self) -> Widget:
         """The log without its status line."""
@@ -266,7 +280,8 @@ class LogScreen(ConsoleScreen):
     def _draw_empty(self, view: View, width: int, _height: int) -> list[Content]:
         log = self.session.log
         text = log.filter.text or LEVELS[self._level][0]
-        return draw_empty_log(view, self.session.log_trouble, kept=log.received - log.oldest, filter_text=text)
+        trouble, found, kept = self.session.log_trouble, self.session.log_empty, log.received - log.oldest
+        return draw_empty_log(view, trouble, found, width, kept=kept, filter_text=text)
 
     @property
     def _cursor_place(self) -> int:

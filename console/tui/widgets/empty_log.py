@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
 from textual.content import Content
 
 from console.tui.glyphs import shown
-from console.tui.tones import KEY, PLAIN, QUIET, WARN
+from console.tui.tones import ACCENT, KEY, PLAIN, QUIET, WARN
 from console.tui.view import View
 
+if TYPE_CHECKING:
+    from console.box.empty_log import EmptyLog
 
-def draw_empty_log(view: View, trouble: str | None, *, kept: int, filter_text: str) -> list[Content]:
-    """An empty log explains itself: hidden by the filter, no link, no service, a service that is down, or silence."""
+
+def draw_empty_log(
+    view: View, trouble: str | None, found: EmptyLog | None, width: int, *, kept: int, filter_text: str
+) -> list[Content]:
+    """An empty log explains itself: hidden by the filter, no link, no service, a service that is down, or silence.
+
+    `found` is the box's own reason, where it has been asked.
+    """
     if kept:
         return [
             _line(f"None of {kept:,} records passes the filter {shown(filter_text, view.glyphs)!r}.", PLAIN),
@@ -25,6 +37,14 @@ def draw_empty_log(view: View, trouble: str | None, *, kept: int, filter_text: s
         return [
             _line(f"No record yet, and no link{shown(reason, view.glyphs)}.", WARN),
             Content.assemble((" R ", KEY), ("tries the link at once.", QUIET)),
+        ]
+    if found is not None:
+        mend = re.sub(r"\bHOST\b", view.host, found.mend)
+        said = [(found.text, PLAIN), (f"{view.glyphs.arrow} {mend}", ACCENT)]
+        return [
+            _line(words, tone)
+            for text, tone in said
+            for words in textwrap.wrap(shown(text, view.glyphs), max(20, width - 2))
         ]
     if service is None or service.state == "not-installed":
         return [
