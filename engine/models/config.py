@@ -121,6 +121,9 @@ def read_target_config(
     head_dim = text.whole("head_dim", head_dim or max(1, hidden // heads))
     if head_dim % 2:
         raise text.wrong("head_dim", "is odd, and the rotary embedding turns pairs")
+    rope, stated = read_rope(text), text.whole("max_position_embeddings", 2048)
+    # Configs differ in whether they state the length before YaRN or after it.
+    reached = int(rope.original_max_positions * rope.factor) if rope.kind == "yarn" else 0
     return ModelConfig(
         architecture=architecture_name(raw),
         vocab_size=text.whole("vocab_size"),
@@ -131,8 +134,8 @@ def read_target_config(
         kv_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=text.number("rms_norm_eps", 1e-6),
-        max_position_embeddings=text.whole("max_position_embeddings", 2048),
-        rope=read_rope(text),
+        max_position_embeddings=max(stated, reached),
+        rope=rope,
         tie_word_embeddings=text.flag("tie_word_embeddings"),
         attention_bias=text.flag("attention_bias"),
         mlp_bias=text.flag("mlp_bias"),

@@ -81,6 +81,7 @@ YARN = {
     "beta_fast": 32.0,
     "beta_slow": 1.0,
 }
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 KIMI = {**DEEPSEEK, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "routed_scaling_factor": 2.827}
 
 CASES: dict[str, tuple[type, type, dict[str, Any]]] = {
@@ -307,6 +308,24 @@ def test_a_kimi_folder_nested_under_text_config_is_the_same_model(folder: Folder
     weights["language_model.model.layers.3.eh_proj.weight"] = torch.zeros(2, 2)  # a prediction layer, not run here
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     assert torch.equal(run_plain(tmp_path, PROMPT), run_plain(path, PROMPT))
+
+
+@pytest.mark.parametrize(
+    ("stated", "scaling", "reach"),
+    [
+        (40960, None, 40960),
+        (40960, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        (262144, {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}, 262144),
+        (32768, {"type": "yarn", "factor": 2.0}, 65536),
+        (131072, {**LLAMA3, "original_max_position_embeddings": 8192}, 131072),
+    ],
+)
+def test_a_models_own_yarn_counts_once_in_the_context_it_reaches(
+    tmp_path: Path, stated: int, scaling: dict[str, Any] | None, reach: int
+) -> None:
+    shape = {**LLAMA, "max_position_embeddings": stated, "rope_theta": 1e6, "rope_scaling": scaling}
+    (tmp_path / "config.json").write_text(json.dumps({**shape, "architectures": ["LlamaForCausalLM"]}))
+    assert read_model_config(tmp_path).max_position_embeddings == reach
 
 
 def test_a_drafter_and_a_target_take_unlike_amplitudes_from_the_same_yarn() -> None:
