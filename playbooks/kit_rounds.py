@@ -73,4 +73,4 @@ def long_prompt(run: Run, wanted: int, requests: int, output_tokens: int, kind: 
         fits = level * a_token_s * GROWTH * requests <= budget_s * PREFILL_SHARE
         if level <= min(wanted, room) and (fits or level <= 2 * PROBE_TOKENS):
             return level
-    return room
+    return min(wanted, room)  # shorter than any rung

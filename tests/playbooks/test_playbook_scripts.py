@@ -160,3 +160,9 @@ def test_a_level_beyond_the_engines_context_is_refused_with_both_numbers() -> No
     done = by_hand("context_curve", "--selftest", "--param", "levels=64,4090")
     assert done.returncode == 2
     assert "4090" in done.stderr and "4096" in done.stderr
+
+
+def test_a_prompt_shorter_than_any_rung_stays_as_short_as_it_was_asked_for() -> None:
+    done = by_hand("burst_vs_full", "--selftest", "--param", "prompt=64", "--param", "reps=2")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {event["req"]["P"] for event in events if event["type"] == "sample"} == {64}

@@ -102,7 +102,7 @@ def test_a_drop_on_one_text_kind_is_found_although_the_mean_hides_it(store: Stor
     after = a_run(store, "b", seed=2, commits={**commits, "copy": 4.2})
     found = compare(before, after)
     assert found.verdict.klass == "acceptance_regression"
-    assert "worst at kind copy (1.1" in found.verdict.headline
+    assert "commit length has regressed at kind copy (1.1" in found.verdict.headline
 
 
 def test_a_step_that_jumps_above_one_context_is_found_there(store: Store) -> None:
