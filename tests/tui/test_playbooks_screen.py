@@ -12,8 +12,9 @@ from console.tui.screens.confirm import ConfirmScreen
 from console.tui.screens.parameters import ParametersScreen
 from console.tui.screens.pick import PickScreen
 from console.tui.screens.playbooks import PlaybooksScreen
+from console.tui.screens.service import ServiceScreen
 from tests.tui.conftest import console_of, opened, settled, text, until
-from tests.tui.recorded import RecordedHost
+from tests.tui.recorded import VERDICT, RecordedHost
 
 
 async def open_playbooks(pilot: Pilot[None]) -> None:
@@ -210,3 +211,15 @@ async def test_after_p_every_letter_picks(host: RecordedHost, letter: str) -> No
         await until(pilot, lambda: isinstance(pilot.app.screen, PickScreen))
         await pilot.press(letter)
         await until(pilot, lambda: isinstance(pilot.app.screen, ParametersScreen))
+
+
+async def test_a_takes_what_the_verdict_proposes_to_the_form_and_applies_nothing(host: RecordedHost) -> None:
+    host.events = [*host.events[:-1], {**host.events[-1], "verdict": {**VERDICT, "changes": {"tree_budget": 8}}}]
+    host.gate.set()
+    async with opened(host, (160, 45)) as pilot:
+        await open_playbooks(pilot)
+        await run_context_curve(pilot)
+        await until(pilot, lambda: "a apply" in text(pilot))
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ServiceScreen) and "tree_budget  16 → 8" in text(pilot))
+        assert host.calls == [("run", "context_curve", {"levels": [50, 1000, 3000, 6000]})]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
-from console.deployment.change import Outcome
+from console.deployment.change import ChangePlan, Outcome
 from console.tui.screens.confirm import ConfirmScreen
 from console.tui.screens.service import ServiceScreen
 from console.tui.widgets.change_report import changes_back_to
@@ -263,3 +265,24 @@ async def test_what_the_console_does_to_the_service_itself_is_no_event(host: Rec
         await until(
             pilot, lambda: session.happenings.items[-1:] and "stopped -> serving" in session.happenings.items[-1].text
         )
+
+
+async def test_proposed_settings_wait_for_the_form_and_an_unknown_one_is_told(
+    host: RecordedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, plan = asyncio.Event(), host.plan
+
+    async def slow_plan(changes: Mapping[str, str]) -> ChangePlan:
+        await read.wait()
+        return await plan(changes)
+
+    monkeypatch.setattr(host, "plan", slow_plan)
+    async with opened(host, (160, 45)) as pilot:
+        await pilot.press("2")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ServiceScreen))
+        screen = pilot.app.screen
+        assert isinstance(screen, ServiceScreen)
+        screen.take_changes({"tree_budget": "8", "warp_factor": "9"})
+        read.set()
+        await until(pilot, lambda: "tree_budget  16 → 8" in text(pilot))
+        assert "warp_factor is no setting" in console_of(pilot).session.happenings.items[-1].text

@@ -58,6 +58,7 @@ class ServiceScreen(ConsoleScreen):
         self._fault: str | None = None
         self._loaded_for: str | None = None  # invocation whose settings the form shows
         self._history: Sequence[Generation] = ()
+        self._proposed: dict[str, str] = {}  # settings to put into the form once it is there
         self._opened: int | None = None  # generation whose differences are shown
         self._plan_timer: Timer | None = None
 
@@ -134,9 +135,20 @@ class ServiceScreen(ConsoleScreen):
             ask_first(self, self.session, question, lambda: self.session.service_verb(verb))
 
     def take_changes(self, changes: Mapping[str, str]) -> None:
-        """Put proposed settings into the form."""
-        for name, text in changes.items():
-            self._form.set_field(name, text)
+        """Put proposed settings into the form, as soon as it has been read from the box."""
+        self._proposed = dict(changes)
+        self._take_proposed()
+
+    def _take_proposed(self) -> None:
+        known = {one.name for one in self._form.form.fields}
+        if not known:
+            return
+        proposed, self._proposed = self._proposed, {}
+        for name, text in proposed.items():
+            if name in known:
+                self._form.set_field(name, text)
+            else:
+                self.session.note("warning", f"{name} is no setting of this engine: {text} is not taken to the form")
 
     @on(FormView.Changed)
     def _form_changed(self, event: FormView.Changed) -> None:
@@ -192,6 +204,7 @@ class ServiceScreen(ConsoleScreen):
         for name, text in self._form.form.edits.items():
             fresh = fresh.edited(name, text, self._check)
         self._form.show(fresh)
+        self._take_proposed()
         self._plan, self._fault = (plan, None) if not fresh.edits else (self._plan, self._fault)
         self._fill_history()
         self.refresh_view()
