@@ -12,11 +12,10 @@ from console.box.services import ServiceManager, Systemd
 from console.deployment.base import Deployment
 from console.deployment.bundled import BUNDLED
 from console.deployment.sglang import Sglang
-from console.deployment.site import Site
+from console.deployment.site import NO_FILE, Site
 from console.deployment.vllm import Vllm
 
 PROPERTIES = ("LoadState", "ExecStart", "EnvironmentFiles", "SyslogIdentifier")
-NO_FILE = "/none"  # settings of a unit whose arguments stand in the unit itself
 KINDS: tuple[tuple[str, type[Sglang] | type[Vllm]], ...] = (
     (r"(?:^|[\s/.])sglang(?:[\s/.]|$)", Sglang),
     (r"(?:^|[\s/.])vllm(?:[\s/.]|$)", Vllm),

@@ -13,6 +13,8 @@ from console.deployment.base import Deployment
 from console.deployment.bundled import BUNDLED
 from console.errors import ExitCode, OperatorError
 
+NO_FILE = "/none"
+"""Settings file of a unit whose arguments stand in the unit itself: it can be watched, started and stopped, not changed."""
 AGENT = Path(__file__).parents[1] / "agent" / "apply.py"
 
 
@@ -88,6 +90,12 @@ class Site:
 
 async def read_base(site: Site) -> str:
     """The settings file on the box. Raises ChangeError (exit 4) where nothing is installed."""
+    if site.settings == NO_FILE:
+        raise ChangeError(
+            f"the engine's arguments stand in {site.manager.unit} itself",
+            where=site.connection.target.name,
+            mend="move them into an EnvironmentFile, as docs/hosts.md shows",
+        )
     try:
         return (await site.connection.read(site.settings)).decode()
     except NoSuchFile as error:

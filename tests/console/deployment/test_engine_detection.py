@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from console.deployment.bundled import BUNDLED
-from console.deployment.detect import NO_FILE, Found, engine_of
+from console.deployment.detect import Found, engine_of
 from console.deployment.sglang import Sglang
+from console.deployment.site import NO_FILE
 from console.deployment.vllm import Vllm
 
 
