@@ -290,7 +290,7 @@ def _headline(klass: str, found: Comparison, suspect: Suspect | None) -> str:
     if suspect is not None:
         overall = split.kernel if klass == "step_regression" else split.acceptance
         alone = overall <= 1.0 + REGRESSION  # the mean over all cells hides it
-        where = f" {'at' if alone else 'and worst at'} {suspect.name} ({suspect.factor:.2f}x, p {suspect.p:.2g})"
+        where = f"{' at' if alone else ', worst at'} {suspect.name} ({suspect.factor:.2f}x, p {suspect.p:.2g})"
     meaning = {
         "step_regression": f"step time has regressed{where}{_worst_stage(found)}",
         "acceptance_regression": f"commit length has regressed{where}",
