@@ -34,7 +34,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "playbooks")]
 from loopback import LoopbackBox, OneKey  # noqa: E402 both lie beside tests, not in a package
 from speaking_engine import DATA, speaking_model  # noqa: E402
 
-SIZES = {"tokens": 40, "short": 48, "long": 1024, "wait": 5, "budget_seconds": 100}
+# A token is a letter here: below some 100 of them a prompt holds its salt and its question, and nothing of its kind.
+SIZES = {"tokens": 40, "short": 160, "long": 1024, "wait": 5, "budget_seconds": 100}
 MAX_CONTEXT = 2048
 
 
