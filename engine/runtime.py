@@ -18,9 +18,10 @@ from engine.drafter import Drafter, load_drafter
 from engine.drafter_config import DrafterConfig
 from engine.errors import EngineError
 from engine.models.config import ModelConfig, factor_for, with_rope_scaling
-from engine.models.decoder import Decoder
+from engine.models.decoder import Decoder, pack_linears
 from engine.models.loader import load_target, read_model_config
 from engine.sampling import Sampling
+from kernels.linear import packs
 
 __all__ = ["Runtime", "Sampling", "Speculation", "load_runtime"]
 
@@ -95,6 +96,11 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
     if config.model.drafter:
         on_phase("loading the drafter's weights")
         drafter = load_drafter(Path(config.model.drafter), target.config, dtype)
+    if packs(dtype):
+        on_phase("packing weights")
+        target.pack()
+        if drafter is not None:
+            pack_linears(drafter)
     memory = psutil.virtual_memory().available
     config = settings_in_force(config, target.config, drafter.config if drafter else None, dtype, memory)
     pages, page_size = config.kv.pages, config.kv.page_size

@@ -19,3 +19,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         padded = functional.pad(x, (0, 0, 0, 8 - len(x)))
         return functional.linear(padded, weight, bias)[: len(x)]
     return functional.linear(x, weight, bias)
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Whether weights of this type can be packed here: bfloat16 on processors, with the library torch brings for them."""
+    operations = torch.ops.mkldnn
+    known = hasattr(operations, "_reorder_linear_weight") and hasattr(operations, "_linear_pointwise")
+    return dtype is torch.bfloat16 and known and bool(operations._is_mkldnn_bf16_supported())
+
+
+def pack_weight(weight: Tensor) -> Tensor:
+    """weight bfloat16 [outputs, inputs] -> the same in the product's own layout: few rows then go at twice the speed."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1)
+    return packed
+
+
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`linear` with a packed weight, bit for bit."""
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return out

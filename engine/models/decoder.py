@@ -10,7 +10,7 @@ from engine.models.experts import ExpertMlp
 from engine.models.latent import LatentAttention
 from engine.models.layers import Attend, Attention, Linear, Mlp, RMSNorm
 from engine.models.rope import RotaryTables
-from kernels.linear import linear
+from kernels.linear import linear, pack_weight, packed_linear
 
 
 class DecoderLayer(nn.Module):
@@ -45,6 +45,7 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
         self.rotary = RotaryTables(config.rope, config.rotary_dim)
+        self.packed_head: Tensor | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,5 +76,23 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final-normed hidden [..., hidden] -> logits [..., vocab] in the model's dtype."""
+        if self.packed_head is not None:
+            return packed_linear(hidden, self.packed_head)
         head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
         return linear(hidden, head)
+
+    def pack(self) -> None:
+        """Pack every matrix that is only multiplied with; a tied head gets a packed copy beside its embedding."""
+        pack_linears(self.layers)
+        head = self.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        self.packed_head = pack_weight(head)
+        if self.lm_head is not None:
+            self.lm_head.weight = nn.Parameter(head.to("meta"), requires_grad=False)
+
+
+def pack_linears(model: nn.Module) -> None:
+    """Pack the projections of a model; latent attention reads one of its own by rows, which stays as it is."""
+    kept = {id(module.kv_b_proj) for module in model.modules() if isinstance(module, LatentAttention)}
+    for module in model.modules():
+        if isinstance(module, Linear) and id(module) not in kept:
+            module.pack()

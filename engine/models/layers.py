@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.models.config import ModelConfig
-from kernels.linear import linear
+from kernels.linear import linear, pack_weight, packed_linear
 from kernels.rms_norm import rms_norm
 from kernels.rope import apply_rope
 from kernels.silu_mul import silu_mul
@@ -24,15 +24,21 @@ q and k come with the rotary embedding applied. The callee decides what each que
 
 
 class Linear(nn.Module):
-    """y = x W^T (+ b); weight [outputs, inputs]."""
+    """y = x W^T (+ b); weight [outputs, inputs]. Once packed, `weight` is a shape without storage."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self.packed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias) if self.packed is None else packed_linear(x, self.packed, self.bias)
+
+    def pack(self) -> None:
+        """Keep the weight in the layout that the processor's matrix product reads, and in no other."""
+        self.packed = pack_weight(self.weight)
+        self.weight = nn.Parameter(self.weight.to("meta"), requires_grad=False)
 
 
 class RMSNorm(nn.Module):
