@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,6 +102,7 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
         target.pack()
         if drafter is not None:
             pack_linears(drafter)
+    _give_back_freed_memory()
     memory = psutil.virtual_memory().available
     config = settings_in_force(config, target.config, drafter.config if drafter else None, dtype, memory)
     pages, page_size = config.kv.pages, config.kv.page_size
@@ -205,3 +207,10 @@ def _drafting(drafter: Drafter | None, settings: SpeculationTable, slots: int, d
     shape = drafter.config
     kv = KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype)
     return Drafting(drafter, kv, settings.block_size, settings.draft_window)
+
+
+def _give_back_freed_memory() -> None:
+    """What loading took and freed goes back to the system, where the C library knows how."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
