@@ -44,6 +44,7 @@ format: $(VENV)/ready-test
 
 bench: $(VENV)/ready-test
 	$(VENV)/bin/python -m tests.bench.bench
+	$(VENV)/bin/python -m tests.bench.engine_speed
 	$(VENV)/bin/python -m tests.bench.confusion
 	$(VENV)/bin/python -m tests.bench.console
 
