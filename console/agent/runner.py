@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 BUSY = 75
+CANCELLED = 130
 DEADLINE = 124
 TERM_AFTER_S = 3.0
 KILL_AFTER_S = 10.0
@@ -93,6 +94,8 @@ class Job:
         name = signal.Signals(-code).name if code < 0 else None
         if reason is None and code == DEADLINE:
             reason = "deadline"
+        elif reason is None and code == CANCELLED and (self.folder / "cancel").exists():
+            reason = "cancelled"  # the script saw the wish before this program did
         self.restore()
         self._write("exit.json", self._exit(code if code >= 0 else None, name, reason))
         return code if code >= 0 else 128 - code

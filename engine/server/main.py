@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -127,6 +128,8 @@ def serve(config_path: str | Path) -> int:
     config = load_config(config_path)
     api_key = read_api_key(config.server.api_key_file)
     require_key_off_loopback(config.server.host, api_key)
+    # A client that leaves while it is written to is no warning, and no line of another form belongs into the log.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     with closing(listen(config.server.host, config.server.port)) as listener:
         log = LineLog(sys.stdout)
         telemetry, acceptance, metrics = Telemetry(log, config.log.interval_s), AcceptanceWindow(), Metrics()

@@ -95,6 +95,12 @@ def test_a_script_that_ignores_the_cancel_file_and_sigterm_is_killed_with_all_it
     until(lambda: not grandchild.exists() or " Z " in (grandchild / "stat").read_text(), "the end of the grandchild")
 
 
+def test_a_script_that_sees_the_cancel_file_first_was_cancelled_all_the_same(tmp_path: Path) -> None:
+    folder = make(tmp_path, "import sys\n" + EVENT % 0 + "open('cancel', 'w').close()\nsys.exit(130)\n")
+    runner(folder)
+    assert (exit_of(folder)["code"], exit_of(folder)["reason"]) == (130, "cancelled")
+
+
 def test_a_detached_run_outlives_the_command_that_started_it_and_is_known_by_its_folder(tmp_path: Path) -> None:
     script = "import os, time\n" + EVENT % 0 + "while not os.path.exists('go'):\n    time.sleep(0.02)\n"
     folder = make(tmp_path, script)
