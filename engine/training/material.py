@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from engine.models.decoder import Decoder
@@ -12,11 +13,14 @@ from engine.training.corpus import Corpus, CorpusKey, CorpusWriter, read_corpus
 from engine.training.prompts import draw_prompts
 from engine.training.questions import ask, ask_greedily, continue_talks, random_questions
 from engine.training.responses import Question, answer
+from engine.training.variety import Material, draw_varied, library_functions, words_of
 
 SHORT_SLOTS = 128  # responses running at a time; their prompts and answers are short
 LONG_SLOTS = 16
 LONG_SHARE = 0.08  # of the tokens wanted, answered late in a long talk
 HELD_OUT_PROMPTS = 84
+LATEST_PASSAGES, FEWEST_PASSAGES, SHORTEST_PASSAGE = 3000, 200, 200  # answers, answers, characters
+FEWEST_WORDS = 1000
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ def training_corpus(asked: Asked, folder: Path, tokens: int, seed: int, on_progr
     before = read_corpus(folder, asked.key)
     # Each part starts from its own seed, so a resumed run asks new questions instead of the first ones again.
     part = seed * 1_000_003 + len(before.records)
-    _produce(asked, folder, _short_questions(asked, part), short_tokens, SHORT_SLOTS, part, on_progress)
+    _produce(asked, folder, _short_questions(asked, folder, part), short_tokens, SHORT_SLOTS, part, on_progress)
     if asked.tokenizer is not None:
         corpus = read_corpus(folder, asked.key)
         talks = _late_questions(asked, asked.tokenizer, corpus, part)
@@ -60,15 +64,28 @@ def held_out_corpus(asked: Asked, folder: Path, seed: int, on_progress: Callable
     return read_corpus(folder, asked.key)
 
 
-def _short_questions(asked: Asked, seed: int) -> Iterator[Question]:
-    vocab = asked.target.config.vocab_size
-    if asked.tokenizer is None:
+def _short_questions(asked: Asked, folder: Path, seed: int) -> Iterator[Question]:
+    """Endless: first prompts from templates; once there are answers to draw on, three in four are about those."""
+    tokenizer = asked.tokenizer
+    if tokenizer is None:
         dice = random.Random(seed)
         while True:
-            yield from random_questions(dice, vocab, asked.max_tokens, 256)
-    for turn in range(1_000_000):
-        prompts = draw_prompts("train", 2000, seed + turn)
-        yield from ask(asked.tokenizer, prompts, max_tokens=asked.max_tokens, seed=seed + turn)
+            yield from random_questions(dice, asked.target.config.vocab_size, asked.max_tokens, 256)
+    words = words_of(tokenizer)
+    for turn in count(seed):
+        passages = _passages(tokenizer, read_corpus(folder, asked.key))
+        varied = len(passages) >= FEWEST_PASSAGES and len(words) >= FEWEST_WORDS
+        prompts = draw_prompts("train", 140 if varied else 560, turn)
+        if varied:
+            prompts += draw_varied(Material(passages, words, library_functions()), 420, turn)
+        random.Random(turn).shuffle(prompts)
+        yield from ask(tokenizer, prompts, max_tokens=asked.max_tokens, seed=turn)
+
+
+def _passages(tokenizer: Tokenizer, corpus: Corpus) -> list[str]:
+    """The texts of the latest answers that are long enough to ask about."""
+    texts = (tokenizer.decode(record.token_ids[record.prompt_tokens :]) for record in corpus.records[-LATEST_PASSAGES:])
+    return [text for text in texts if len(text) >= SHORTEST_PASSAGE]
 
 
 def _late_questions(asked: Asked, tokenizer: Tokenizer, corpus: Corpus, seed: int) -> Iterator[Question]:
