@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ from console.experiments import client_side
 from console.experiments.conduct import Bench, run
 from console.experiments.playbook import built_in_folder, read_playbook
 from console.experiments.remote import EngineUnderTest
+from console.experiments.result import judge
 from console.experiments.store import Store
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,7 +37,9 @@ from speaking_engine import DATA, speaking_model  # noqa: E402
 
 # A token is a letter here: below some 100 of them a prompt holds its salt and its question, and nothing of its kind.
 SIZES = {"tokens": 40, "short": 160, "long": 1024, "wait": 5, "budget_seconds": 100}
+BURST = {"tokens": 240, "prompt": 64, "first": 8, "last": 100, "reps": 2, "budget_seconds": 20}
 MAX_CONTEXT = 2048
+JUDGED = ("done", "failed_check", "inconclusive")  # ends of a run whose samples the analysis looks at
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,6 @@ class Cause:
     expected: tuple[str, ...]
     plant: Mapping[str, Any] = field(default_factory=dict)
     beside: str = ""  # what happens beside the engine
-    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 CAUSES = (
@@ -178,82 +180,54 @@ def slow_client() -> Iterator[None]:
         client_side._stamps = real
 
 
-async def class_of(bench: Bench, cause: Cause, plant: Path, seed: int, port: int, pace: float) -> tuple[str, str]:
-    """(class, headline) that the night key gives with the cause planted."""
+async def golden(bench: Bench, seed: int) -> dict[str, Any]:
+    """Measure the sound engine, pin the run, and give its result."""
+    result = await result_of(bench, "diagnose", {**SIZES, "reps": 4}, seed)
+    bench.store.pin(result["run_id"], "2026-11-30T20:00:00Z")
+    return result
+
+
+async def trial(bench: Bench, cause: Cause, plant: Path, seed: int, port: int, pace: float) -> dict[str, Any]:
+    """`{"run_id", "status", "class", "headline"}`: what the night key calls the engine with the cause planted in it.
+
+    `pace`: steps last so many times as long, which keeps work beside the engine out of them on a busy machine."""
     plant.write_text(json.dumps({**cause.plant, "pace": pace}))
     try:
         if cause.beside == "burst":
-            return await _burst_against_full(bench, seed)
-        if cause.beside == "slow client":
+            result = await result_of(bench, "burst_vs_full", BURST, seed)
+        elif cause.beside == "slow client":
             with slow_client():
-                result = await result_of(bench, "diagnose", {**SIZES, **cause.params}, seed)
+                result = await result_of(bench, "diagnose", SIZES, seed)
         else:
-            result = await result_of(bench, "diagnose", {**SIZES, **cause.params}, seed, cause.beside, port)
+            result = await result_of(bench, "diagnose", SIZES, seed, cause.beside, port)
     finally:
         plant.write_text(json.dumps({"pace": pace}))
+    events = bench.store.show(result["run_id"]).events
     verdict = result["verdict"] or {"class": result["status"], "headline": result["message"]}
-    return verdict["class"], verdict["headline"]
+    found = named(cause, events) if result["status"] in JUDGED else verdict
+    return {
+        "run_id": result["run_id"],
+        "status": result["status"],
+        "class": found["class"],
+        "headline": found["headline"],
+    }
 
 
-async def _burst_against_full(bench: Bench, seed: int) -> tuple[str, str]:
+def named(cause: Cause, events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The verdict on a run's events alone, so that kept ones can be judged again."""
+    verdict = _burst_against_full(events) if cause.beside == "burst" else judge("diagnose", events)
+    assert verdict is not None, "a run that came to its end has samples"
+    return verdict
+
+
+def _burst_against_full(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What `explain` says to one side measured by a burst and the other by whole answers, from a run's own figures."""
-    params = {"tokens": 240, "prompt": 64, "first": 8, "last": 100, "reps": 2, "budget_seconds": 20}
-    result = await result_of(bench, "burst_vs_full", params, seed)
-    samples = [e["req"] for e in bench.store.show(result["run_id"]).events if e["type"] == "sample"]
-    one = samples[0]
+    one = next(event["req"] for event in events if event["type"] == "sample")
     rows = [
         {"label": "burst", "context": one["burst"]["context"], "tok_s": one["burst"]["tok_s"], "step_ms": one["burst"]["step_ms"],
          "commit_length": one["burst"]["commit"], "method": "burst", "bonus_included": True},
         {"label": "full", "prompt_tokens": one["P"], "output_tokens": one["N"], "tok_s": one["tok_s"], "steps": one["steps"],
          "method": "full", "bonus_included": True},
     ]  # fmt: skip
-    verdict = explain({"observations": rows, "compare": ["burst", "full"]})["verdict"]
-    return verdict["class"], verdict["headline"]
-
-
-async def golden(bench: Bench, seed: int = 1000) -> dict[str, Any]:
-    """Measure the sound engine and pin the run."""
-    result = await result_of(bench, "diagnose", {**SIZES, "reps": 4}, seed)
-    bench.store.pin(result["run_id"], "2026-11-30T20:00:00Z")
-    return result
-
-
-async def confusion(
-    folder: Path, seeds: int, names: tuple[str, ...] = (), pace: float = 1.0
-) -> list[tuple[Cause, int, str, str]]:
-    """(cause, seed, class, headline) of every combination, each told as it comes. `pace`: steps last so many times as long,
-    which keeps work beside it out of them on a busy machine."""
-    plant = folder / "plant.json"
-    plant.write_text(json.dumps({"pace": pace}))
-    found = []
-    with planted_engine(folder, plant) as port:
-        async with loopback_bench(folder, port) as bench:
-            print("golden:", (await golden(bench))["verdict"]["headline"], flush=True)
-            for seed in range(1, seeds + 1):
-                for cause in CAUSES:
-                    if names and cause.name not in names:
-                        continue
-                    began = time.monotonic()
-                    klass, headline = await class_of(bench, cause, plant, seed, port, pace)
-                    found.append((cause, seed, klass, headline))
-                    mark = "" if klass in cause.expected else "  <-- WRONG"
-                    print(
-                        f"{time.monotonic() - began:5.1f} s  seed {seed}  {cause.name}: {klass}{mark}\n         {headline}",
-                        flush=True,
-                    )
-    return found
-
-
-def table(found: list[tuple[Cause, int, str, str]]) -> str:
-    """The confusion matrix: a row a planted cause, what it was called and how often, the share that is right."""
-    lines = []
-    for cause in CAUSES:
-        classes = [klass for one, _, klass, _ in found if one is cause]
-        if classes:
-            counts = ", ".join(
-                f"{klass} {classes.count(klass)}" for klass in sorted(set(classes), key=lambda k: -classes.count(k))
-            )
-            right = sum(klass in cause.expected for klass in classes)
-            lines.append(f"{cause.name:<32} {right:>3} of {len(classes):<3}  {counts}")
-    right = sum(klass in cause.expected for cause, _, klass, _ in found)
-    return "\n".join([*lines, f"{'all':<32} {right:>3} of {len(found):<3}  {100 * right / max(len(found), 1):.0f} %"])
+    verdict: dict[str, Any] = explain({"observations": rows, "compare": ["burst", "full"]})["verdict"]
+    return verdict

@@ -3,7 +3,9 @@
 It is the bundled engine on the tiny model, made to have what a GPU box has and a small CPU model has not: steps of a few
 milliseconds that grow with the context, a captured graph, a GPU with a clock (a stand-in: there is none). Answers are
 drawn, not greedy, since so small a model loops; each draw hangs on the prompt alone, so that equal prompts get equal
-answers. PLANT.json says what is wrong with the engine, and is read again for every request.
+answers. A step ends when the plan says: what the machine's own work took is time not slept, and a step that came late is
+made up for by the next ones, so that a busy machine shows in the figures only once it cannot keep up at all. What a box's
+figures scatter by is planted instead. PLANT.json says what is wrong with the engine, and is read again for every request.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import math
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +32,7 @@ from engine.requests import Delta
 from engine.runtime import Sampling, Speculation
 
 BASE_MS, SLOPE_MS = 15.0, 0.02
+SCATTER = 0.015  # of a request's steps, as a standard deviation: what repeats on one box show
 CLOCK_MHZ = 1980
 HEADS = {"chat": b"transcript of", "code": b"module of"}  # how the kit's prompts of a kind begin, behind their salt
 LOOP = (5, 6, 7)
@@ -97,15 +102,19 @@ def looped(done: Any, place: int) -> Any:
 
 def plant_steps(plant: Plant) -> None:
     """Step times, and outputs that loop."""
+    chance, due_s, scatter = random.Random(), 0.0, 1.0
 
     def wrap(decode_round: Any) -> Any:
         def timed_round(runtime: Any, batch: Any) -> Any:
-            began = time.perf_counter()
+            nonlocal due_s, scatter
+            began_s = time.perf_counter()
+            if any(len(one.token_ids) == 1 for one in batch):  # a request's first step: nothing to make up for
+                due_s, scatter = began_s, math.exp(chance.gauss(0.0, SCATTER))
             rounds = decode_round(runtime, batch)
             if plant.loop:
                 rounds = [looped(done, len(one.token_ids)) for done, one in zip(rounds, batch, strict=True)]
-            longest = max(one.position for one in batch)
-            time.sleep(max(step_ms(plant, longest) / 1000 - (time.perf_counter() - began), 0.0))
+            due_s += step_ms(plant, max(one.position for one in batch)) * scatter / 1000
+            time.sleep(max(due_s - time.perf_counter(), 0.0))
             return rounds
 
         return timed_round
