@@ -15,7 +15,7 @@ from typing import Any
 from scipy import stats
 
 from console.analysis.attribution import Factors, split_step_change
-from console.analysis.effects import REGRESSION_DELTA, Cell, Effect, decide, effect_of_cells, holm
+from console.analysis.effects import REGRESSION_DELTA, Cell, Effect, decide, effect_of_cells, holm, spread_of_cells
 from console.analysis.verdicts import REGRESSION, Caution, Evidence, Verdict, classify
 
 Row = Mapping[str, Any]
@@ -111,9 +111,11 @@ def compare_rows(before: Sequence[Row], after: Sequence[Row]) -> Comparison | No
     if not both:
         return None
 
+    def cells_of(figure: Figure, names: Iterable[Any]) -> list[Cell]:
+        return [Cell(_figures(both[name][0], figure), _figures(both[name][1], figure)) for name in names]
+
     def effect(figure: Figure, names: Iterable[Any], level: float = 0.95) -> Effect | None:
-        found = [Cell(_figures(both[name][0], figure), _figures(both[name][1], figure)) for name in names]
-        return effect_of_cells(found, level=level)
+        return effect_of_cells(cells_of(figure, names), level=level, lent=spread_of_cells(cells_of(figure, both)))
 
     rate, commit, step = (effect(figure, both) for figure in (_rate, _commit, _step))
     if rate is None or commit is None or step is None:

@@ -92,28 +92,62 @@ class Cell:
     after: tuple[float, ...]
 
 
-def effect_of_cells(cells: Sequence[Cell], *, level: float = 0.95) -> Effect | None:
+@dataclass(frozen=True)
+class Spread:
+    """The spread of one request's logarithm within its cell and side, and what it is worth in degrees of freedom."""
+
+    variance: float
+    freedom: int
+
+
+LENT_FREEDOM = 8
+"""The spread over all cells counts as so many degrees of freedom beside the own ones of the few that are looked at: four
+repeats say little about their spread, and other cells on the same engine scatter much alike, if not the same."""
+
+
+def spread_of_cells(cells: Sequence[Cell]) -> Spread | None:
+    """The spread pooled over cells that both runs have; None without repeats."""
+    squares, freedom = 0.0, 0
+    for cell in cells:
+        if cell.before and cell.after:
+            for side in (cell.before, cell.after):
+                logs = np.log(np.asarray(side, dtype=float))
+                squares += float(((logs - logs.mean()) ** 2).sum())
+                freedom += len(side) - 1
+    return Spread(squares / freedom, freedom) if freedom else None
+
+
+def effect_of_cells(cells: Sequence[Cell], *, level: float = 0.95, lent: Spread | None = None) -> Effect | None:
     """The mean log-ratio over cells measured in two separate runs; None without a cell that both runs have.
 
-    The spread is pooled over cells: a handful of repeats each says little about its own. `level` is that of `ci`.
+    The spread is pooled over cells: a handful of repeats each says little about its own. `level` is that of `ci`. `lent` is
+    the spread over more cells than these, as far as it is worth more than their own: the two variances are weighed by
+    their degrees of freedom, of which the lent one has LENT_FREEDOM at most (a moderated t, as for many small groups).
     """
     both = [cell for cell in cells if cell.before and cell.after]
     if not both:
         return None
-    shifts, weights, squares, freedom = [], 0.0, 0.0, 0
+    shifts, weights = [], 0.0
     for cell in both:
         sides = [np.log(np.asarray(side, dtype=float)) for side in (cell.before, cell.after)]
         shifts.append(float(sides[1].mean() - sides[0].mean()))
         weights += sum(1.0 / len(side) for side in sides)
-        squares += sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
-        freedom += sum(len(side) - 1 for side in sides)
     mean = math.fsum(shifts) / len(shifts)
-    if freedom < 2:
-        return Effect(math.exp(mean), None, None, freedom, None)
-    sd = math.sqrt(squares / freedom)
+    own = spread_of_cells(both) or Spread(0.0, 0)
+    borrowed = 0 if lent is None else min(lent.freedom - own.freedom, LENT_FREEDOM)
+    if lent is not None and borrowed > 0:
+        freedom = own.freedom + borrowed
+        own = Spread((own.freedom * own.variance + borrowed * lent.variance) / freedom, freedom)
+    if own.freedom < 2:
+        return Effect(math.exp(mean), None, None, own.freedom, None)
+    sd = math.sqrt(own.variance)
     error = sd * math.sqrt(weights) / len(shifts)
     return Effect(
-        math.exp(mean), _interval(mean, error, freedom, level), _interval(mean, error, freedom, 0.90), freedom, sd
+        math.exp(mean),
+        _interval(mean, error, own.freedom, level),
+        _interval(mean, error, own.freedom, 0.90),
+        own.freedom,
+        sd,
     )
 
 

@@ -28,7 +28,7 @@ COUNT_GAP = 0.01
 OFF_COMMIT = 1.0005
 """A commit length at or below this means that no drafted token was kept at all."""
 OFF_EXPECTED = 10.0
-"""Steps that would have kept so many drafted tokens at the rate of before, and kept none, are no accident."""
+"""Steps that would have kept so many drafted tokens at the same work's rate of before, and kept none, are no accident."""
 
 _CAUSES = {
     "degenerate_output": "degenerate output (a repetition loop)",
@@ -105,15 +105,24 @@ def _miscounted(row: Row) -> bool:
 
 
 def speculation_went_off(rows: Sequence[Row]) -> bool:
-    """Whether requests that drafted kept nothing from some point on, after others had: a switch, not a hard text.
+    """Whether requests that drafted kept nothing from some point on, where the same work had kept something before: a
+    switch, not a hard text.
 
-    A drafter that is never right keeps nothing from the start, which is another finding.
+    A drafter that is never right keeps nothing from the start, and one that is never right on a kind of text or beyond a
+    context keeps nothing there: those are other findings, even where such requests happen to come last.
     """
     drafted = [row for row in rows if row.get("steps") and row.get("N") and row.get("arm") != "off"]
     off = [row["N"] / row["steps"] <= OFF_COMMIT for row in drafted]
     if not any(off) or all(off):
         return False
     first = len(off) - off[::-1].index(False)  # behind the last request that kept anything
-    before, behind = drafted[:first], drafted[first:]
-    kept_a_step = sum(row["N"] - row["steps"] for row in before) / sum(row["steps"] for row in before)
-    return kept_a_step * sum(row["steps"] for row in behind) >= OFF_EXPECTED
+    kept, steps = Counter[Any](), Counter[Any]()
+    for row in drafted[:first]:
+        kept[_work(row)] += row["N"] - row["steps"]
+        steps[_work(row)] += row["steps"]
+    expected = [row["steps"] * kept[_work(row)] / max(steps[_work(row)], 1) for row in drafted[first:]]
+    return sum(expected) >= OFF_EXPECTED
+
+
+def _work(row: Row) -> tuple[Any, ...]:
+    return row.get("kind"), row.get("level"), row.get("arm")

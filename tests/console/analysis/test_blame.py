@@ -65,5 +65,16 @@ def test_what_was_planted_is_found() -> None:
     assert classes(25, commit=lambda kind: 1.7)["acceptance_regression"] >= 24
 
 
+def test_a_kind_of_text_on_which_nothing_is_kept_any_more_is_found_in_short_answers_of_a_poor_drafter() -> None:
+    usual = {"code": 1.38, "json": 1.2, "math": 1.26, "copy": 1.23, "prose": 1.26, "chat": 1.21}
+    found: Counter[str] = Counter()
+    for seed in range(40):
+        golden = measured(2 * seed, reps=4, tokens=39, commit=usual.__getitem__)
+        now = measured(2 * seed + 1, reps=6, tokens=39, commit={**usual, "code": 1.0}.__getitem__)
+        reference = {"run_id": "golden", "rows": golden}
+        found[judged("diagnose", now, env=ENV, reference=reference)["class"]] += 1
+    assert found["acceptance_regression"] >= 38, found
+
+
 def test_a_change_for_the_better_is_no_alarm() -> None:
     assert classes(10, step=lambda level: 0.7 * (30 + 0.004 * level)) == {"healthy": 10}

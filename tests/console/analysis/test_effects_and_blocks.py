@@ -13,6 +13,7 @@ from console.analysis.drift import adjusted_step_ms, clock_effect, outliers, ste
 from console.analysis.effects import (
     Cell,
     Effect,
+    Spread,
     blocks_needed,
     decide,
     effect_of_blocks,
@@ -20,6 +21,7 @@ from console.analysis.effects import (
     holm,
     minimum_detectable_effect,
     sign_flip_p,
+    spread_of_cells,
 )
 
 DRIFT, WHITE = 0.006, 0.015  # random walk a run, and noise of each run
@@ -179,3 +181,17 @@ def test_the_distance_to_the_next_look_shrinks_with_every_block() -> None:
         assert effect.ci is not None
         widths.append(math.log(effect.ci[1] / effect.ci[0]))
     assert all(later < earlier for earlier, later in pairwise(widths))
+
+
+def test_a_cell_with_few_repeats_borrows_spread_from_the_others_and_never_more_than_they_have() -> None:
+    cell = Cell((1.0, math.e**0.1), (2.0, 2.0 * math.e**0.3))  # squares 0.005 and 0.045, one degree of freedom each
+    alone = effect_of_cells([cell])
+    assert alone is not None and alone.freedom == 2 and alone.sd == pytest.approx(math.sqrt(0.025))
+    lent = effect_of_cells([cell], lent=Spread(0.01, 40))
+    assert lent is not None and lent.freedom == 2 + 8
+    assert lent.sd == pytest.approx(math.sqrt((2 * 0.025 + 8 * 0.01) / 10))
+    assert lent.ratio == alone.ratio
+    scarce = effect_of_cells([cell], lent=Spread(0.01, 5))
+    assert scarce is not None and scarce.freedom == 2 + 3
+    itself = effect_of_cells([cell], lent=spread_of_cells([cell]))
+    assert itself == alone

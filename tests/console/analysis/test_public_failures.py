@@ -125,3 +125,12 @@ def test_speculation_that_goes_off_for_good_is_void_and_a_rare_draft_is_not() ->
         row(1.0, 30.0, tokens=15),
     ]
     assert judged("quick_probe", rare)["class"] != "void:speculation_off"
+
+
+def test_a_kind_that_keeps_nothing_and_happens_to_be_measured_last_is_no_switch() -> None:
+    rows = [
+        row(1.0 if kind == "code" else 1.4, 30.0, kind=kind) for _ in range(3) for kind in ("prose", "chat", "code")
+    ] + [row(1.0, 30.0, kind="code")] * 2
+    assert judged("quick_probe", rows)["class"] != "void:speculation_off"
+    switched = rows[:3] + [row(1.0, 30.0, kind=kind) for kind in ("prose", "chat", "code")]
+    assert judged("quick_probe", switched)["class"] == "void:speculation_off"
