@@ -134,3 +134,12 @@ def test_a_kind_that_keeps_nothing_and_happens_to_be_measured_last_is_no_switch(
     assert judged("quick_probe", rows)["class"] != "void:speculation_off"
     switched = rows[:3] + [row(1.0, 30.0, kind=kind) for kind in ("prose", "chat", "code")]
     assert judged("quick_probe", switched)["class"] == "void:speculation_off"
+
+
+def test_two_answers_that_keep_nothing_at_the_end_of_a_run_are_chance() -> None:
+    # Steps of 39 tokens as they were measured, prose at 160 and at 1024 tokens; the last two answers kept nothing.
+    rows = [row(39 / steps, 20.0, tokens=39, level=160) for steps in (22, 35, 23, 31, 32)]
+    rows += [row(39 / steps, 35.0, tokens=39, level=1024) for steps in (28, 29, 32, 33, 32)]
+    ends = [row(1.0, 20.0, tokens=39, level=160), row(1.0, 35.0, tokens=39, level=1024)]
+    assert judged("quick_probe", rows + ends)["class"] != "void:speculation_off"
+    assert judged("quick_probe", rows + ends * 2)["class"] == "void:speculation_off"
