@@ -73,6 +73,10 @@ class Deployment(Protocol):
         """Every setting's value under a settings file, leaf name -> value. Raises UsageError for a broken file."""
         ...
 
+    def environment(self, text: str) -> Mapping[str, str]:
+        """Environment variables that the settings file gives the engine beside its settings; none where it cannot."""
+        ...
+
     def edit(self, text: str, changes: Mapping[str, Value]) -> str:
         """The settings file with `changes` made and all else as it was. Raises UsageError."""
         ...

@@ -35,6 +35,9 @@ class Bundled:
     def values(self, text: str) -> dict[str, Value]:
         return complete(text)
 
+    def environment(self, text: str) -> Mapping[str, str]:
+        return {}
+
     def edit(self, text: str, changes: Mapping[str, Value]) -> str:
         return edit_toml(text, changes)
 

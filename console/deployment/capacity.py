@@ -30,6 +30,8 @@ class KvShape:
     max_position_embeddings: int  # tokens the model's config supports, RoPE scaling included
     dtype: str  # of the weights, as the config names it
     latent_dim: int | None = None
+    stated_positions: int | None = None
+    """What the config itself states, where its RoPE scaling names an original length and reaches further than that."""
 
     def bytes_per_token(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """KV bytes one token takes on one device.
@@ -59,6 +61,7 @@ def kv_shape(config: Mapping[str, Any]) -> KvShape:
         max_position_embeddings=_longest_context(text),
         dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
         latent_dim=latent,
+        stated_positions=_stated_positions(text),
     )
 
 
@@ -72,6 +75,13 @@ def _longest_context(text: Mapping[str, Any]) -> int:
     if kind == "yarn" and factor:
         return max(stated, int((original or stated) * factor)) if original else int(stated * factor)
     return stated
+
+
+def _stated_positions(text: Mapping[str, Any]) -> int | None:
+    """See KvShape.stated_positions."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    stated = _whole(text, "max_position_embeddings")
+    return stated if rope.get("original_max_position_embeddings") and _longest_context(text) > stated else None
 
 
 def stretched(shape: KvShape, scaling: str) -> KvShape:

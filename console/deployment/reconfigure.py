@@ -23,7 +23,8 @@ from console.box.services import Verb
 from console.deployment.base import ModelFacts
 from console.deployment.bundled import model_facts
 from console.deployment.change import ChangePlan, InFlight, Outcome, Phase, Stray
-from console.deployment.generations import HELD, differences, read_generations
+from console.deployment.generations import HELD, differences, read_generations, tried_fractions
+from console.deployment.memory_window import memory_window
 from console.deployment.settings import parse_changes
 from console.deployment.settings_file import settings_file_sha
 from console.deployment.site import AGENT, Site, failed, read_base
@@ -76,10 +77,16 @@ async def _plan(site: Site, base: str, new: str, in_flight: int | None, memory_b
             warnings += (f"the pool holds {fits.tokens:,} of the model's {fits.context_length:,} tokens",)
         elif not fits.fits:
             warnings += (f"context_length {fits.context_length:,} is more than the {fits.tokens:,} tokens of the pool",)
+    changed = differences(site.deployment, base, new)
+    if any(difference.name == "memory_fraction" for difference in changed):
+        told = memory_window(
+            tried_fractions(site.deployment, await read_generations(site)), float(values["memory_fraction"])
+        )
+        warnings += (told,) if told is not None else ()
     return ChangePlan(
         host=site.connection.target.name,
         base_sha=settings_file_sha(base),
-        differences=differences(site.deployment, base, new),
+        differences=changed,
         text=new,
         capacity=capacity,
         warnings=warnings,

@@ -33,6 +33,9 @@ from console.telemetry.sglang import SglangReader
 
 MODES = ("off", "dflash", "ddtree", "dspark", "eagle", "eagle3", "nextn", "standalone", "ngram")
 DRAFTING = ("dflash", "ddtree", "dspark", "eagle", "eagle3", "standalone")
+EAGLES = ("eagle", "eagle3", "nextn", "standalone")
+PAGED_TREES = ("flashinfer", "fa3", "triton")
+"""Attention backends whose newest releases draft a tree (topk above 1) over pages of several tokens; flashinfer was first."""
 KV_DTYPES = ("auto", "fp8_e5m2", "fp8_e4m3", "bf16", "bfloat16", "fp4_e2m1")
 MEMORY_FRACTION = 0.88  # about what it takes when it is not told
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
@@ -144,6 +147,9 @@ class Sglang:
     def values(self, text: str) -> dict[str, Value]:
         return values_of(text, self.variable, OPTIONS)
 
+    def environment(self, text: str) -> Mapping[str, str]:
+        return parse_argument_file(text, self.variable).environment
+
     def edit(self, text: str, changes: Mapping[str, Value]) -> str:
         file = parse_argument_file(text, self.variable)
         words = edited(file, changes, OPTIONS)
@@ -179,18 +185,64 @@ class Sglang:
         if not values["path"]:
             raise UsageError("no model is named", where="path", mend="set it to a model folder on the box")
         need_drafter(values, DRAFTING)
-        check_context_length(values, model, overridden=environment.get(LONGER, "0") not in ("0", ""), how=LONGER)
+        overridden = environment.get(LONGER, "0") not in ("0", "")
+        check_context_length(values, model, overridden=overridden, how=LONGER)
+        if not overridden:
+            _check_stretched_context(values, model)
+        if values["mode"] in EAGLES:
+            _check_eagle_tree(values, file.words)
         if values["mode"] in ("dflash", "ddtree"):
             _check_block_drafting(values, file.words)
         if values["mode"] == "ddtree":
             _check_ddtree(values, file.words)
-        return (*_warnings(values, environment),)
+        return (*_warnings(values, environment), *_eagle_tree_warnings(values, file.words))
 
     def capacity(self, values: Mapping[str, Value], model: ModelFacts, memory_bytes: int | None) -> Capacity | None:
         return predicted_pool(values, model, memory_bytes, float(values["memory_fraction"]) or MEMORY_FRACTION)
 
     def server_info(self, answers: Mapping[str, bytes]) -> Mapping[str, Any] | None:
         return shown_by(answers)
+
+
+def _check_stretched_context(values: Mapping[str, Value], model: ModelFacts | None) -> None:
+    """SGLang does not count a RoPE factor whose original length the config names: beyond what is stated it wants a flag."""
+    context = int(values["context_length"])
+    if model is None or model.target.stated_positions is None or context <= model.target.stated_positions:
+        return
+    reach, stated = model.target.max_position_embeddings, model.target.stated_positions
+    raise UsageError(
+        f"{context} is above the {stated} that SGLang takes from the config, although RoPE scaling reaches {reach}",
+        where="context_length",
+        mend=f"set {LONGER}=1 in the environment file, or use {stated} or less",
+    )
+
+
+def _tree_on_pages(values: Mapping[str, Value], words: Sequence[str]) -> tuple[str, int] | None:
+    """(topk, page size) of an EAGLE tree over pages of several tokens; None for a chain, or pages of one token."""
+    topk, page = _after(words, "--speculative-eagle-topk"), int(values["page_size"])
+    return (topk, page) if topk.isdigit() and int(topk) > 1 and page > 1 else None
+
+
+def _check_eagle_tree(values: Mapping[str, Value], words: Sequence[str]) -> None:
+    """A draft tree over pages of several tokens reads other branches' pages, but in backends made for it."""
+    both = _tree_on_pages(values, words)
+    backend = str(values["attention_backend"])
+    if both is not None and backend and backend not in PAGED_TREES:
+        raise UsageError(
+            f"{both[1]} does not work with --speculative-eagle-topk {both[0]} on {backend}",
+            where="page_size",
+            mend=f"set page_size=1, or attention_backend to one of {', '.join(PAGED_TREES)}",
+        )
+
+
+def _eagle_tree_warnings(values: Mapping[str, Value], words: Sequence[str]) -> list[str]:
+    both = _tree_on_pages(values, words) if values["mode"] in EAGLES else None
+    if both is None or values["attention_backend"] == "flashinfer":
+        return []
+    return [
+        f"page_size {both[1]} with --speculative-eagle-topk {both[0]}: older releases answer wrongly or crash with it on"
+        " any backend but flashinfer; ask lossless after the restart"
+    ]
 
 
 def _check_block_drafting(values: Mapping[str, Value], words: Sequence[str]) -> None:

@@ -117,6 +117,9 @@ class Vllm:
         given |= _speculation_values(speculation_in(words))
         return default_values(self.settings, given)
 
+    def environment(self, text: str) -> Mapping[str, str]:
+        return parse_argument_file(text, self.variable).environment
+
     def edit(self, text: str, changes: Mapping[str, Value]) -> str:
         file = parse_argument_file(text, self.variable)
         plain = dict(changes)
