@@ -11,6 +11,7 @@ from typing import Any
 
 from console.box.values import Record
 from console.errors import ExitCode, UsageError
+from console.telemetry.absent import no_decode_line
 from console.telemetry.parse import AUTO, End, Line, parse, reader_for
 from console.telemetry.reader import bare
 from console.telemetry.sample import Sample
@@ -86,15 +87,19 @@ async def parse_logs(call: Call) -> ExitCode:
             raise UsageError("names no file", where="parse", mend="give files, or - for standard input")
         files = (Path("-"),)
     lines = records = skipped = 0
+    seen: set[tuple[str, str]] = set()
     for path in files:
         with opened(path) as stream:
             for item in parse(map(_line, stream), reader_for(call.text("engine"))):
                 if isinstance(item, Sample):
+                    seen.add((item.engine, item.kind))
                     call.say(item.to_json(), sample_line(item))
                 else:
                     lines, records, skipped = lines + item.lines, records + item.records, skipped + item.skipped
     end = End(lines, records, skipped)
-    call.say(end.to_json(), f"{end.lines} lines, {end.records} records, {end.skipped} lines skipped")
+    why = no_decode_line(seen)
+    told = f"{end.lines} lines, {end.records} records, {end.skipped} lines skipped"
+    call.say(end.to_json(), told if why is None else f"{told}\n{why}")
     return ExitCode.DONE
 
 
