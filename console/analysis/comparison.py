@@ -37,6 +37,17 @@ class Suspect:
     factor: float  # slowdown factor
     ci: tuple[float, float]
     p: float
+    at_best: float | None = None  # the factor between the faster halves of either side alone, for step times
+
+    @property
+    def regressed(self) -> bool:
+        """Whether it is worse beyond doubt and throughout: what disturbs a box for a while leaves its better half alone."""
+        return self.worse and (self.at_best is None or self.at_best > 1.0 + REGRESSION)
+
+    @property
+    def worse(self) -> bool:
+        """Whether it is worse beyond doubt, over all requests."""
+        return self.factor > 1.0 + REGRESSION and self.ci[0] > 1.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,12 @@ class Comparison:
     cells: int
     left_out: int
     stages: Mapping[str, float] | None = None  # ln of the step's slowdown, split over its stages; they sum to it
+
+    @property
+    def disturbed(self) -> Suspect | None:
+        """A step time that is worse over all requests and not in their faster halves; None where there is no such."""
+        steps = (*((self.slower_step,) if self.slower_step is not None else ()), *self.steps_by_level)
+        return next((one for one in steps if one.worse and not one.regressed), None)
 
     @property
     def factors(self) -> Factors:
@@ -124,8 +141,8 @@ def compare_rows(before: Sequence[Row], after: Sequence[Row]) -> Comparison | No
     by_kind = _grouped(both, lambda name: f"kind {name[0]}")
     everything = {"all": list(both)}
     steps, commits = (
-        partial(_suspects, lambda n, at: effect(_step, n, at)),
-        partial(_suspects, lambda n, at: effect(_commit, n, at)),
+        partial(_suspects, lambda n, at: effect(_step, n, at), at_best=lambda n: _at_best(cells_of(_step, n))),
+        partial(_suspects, lambda n, at: effect(_commit, n, at), at_best=lambda n: None),
     )
     return Comparison(
         rate,
@@ -205,8 +222,19 @@ def _grouped(names: Iterable[Any], group: Callable[[Any], str]) -> dict[str, lis
     return groups
 
 
+def _at_best(cells: Sequence[Cell]) -> float:
+    """After / before over the faster half of each side's step times, as a mean of logarithms over cells."""
+    halves = [[sorted(side)[: (len(side) + 1) // 2] for side in (cell.before, cell.after)] for cell in cells]
+    logs = [[math.fsum(map(math.log, half)) / len(half) for half in pair] for pair in halves]
+    return math.exp(math.fsum(after - before for before, after in logs) / len(logs))
+
+
 def _suspects(
-    effect: Callable[[list[Any], float], Effect | None], groups: Mapping[str, list[Any]], *, inverse: bool
+    effect: Callable[[list[Any], float], Effect | None],
+    groups: Mapping[str, list[Any]],
+    *,
+    at_best: Callable[[list[Any]], float | None],
+    inverse: bool,
 ) -> tuple[Suspect, ...]:
     """Each group's slowdown factor, worst first; Bonferroni intervals and Holm's p, since the worst is picked out."""
     level = 1.0 - BLAME_ALPHA / max(len(groups), 1)
@@ -221,7 +249,10 @@ def _suspects(
         ci = (1.0 / one.ci[1], 1.0 / one.ci[0]) if inverse else one.ci
         found.append((name, 1.0 / one.ratio if inverse else one.ratio, ci, p))
     adjusted = holm([p for *_, p in found])
-    suspects = [Suspect(name, factor, ci, p) for (name, factor, ci, _), p in zip(found, adjusted, strict=True)]
+    suspects = [
+        Suspect(name, factor, ci, p, at_best(groups[name]))
+        for (name, factor, ci, _), p in zip(found, adjusted, strict=True)
+    ]
     return tuple(sorted(suspects, key=lambda one: -one.factor))
 
 
@@ -243,30 +274,31 @@ def verdict_of_comparison(
         )  # fmt: skip
     klass, suspect = _class(found, covariate)
     cautions = _cautions(found)
-    return Verdict(klass, _headline(klass, found, suspect), cautions, _NEXT.get(klass, "nothing to mend"))
+    following = (
+        _NEXT["disturbed"] if klass == "inconclusive" and found.disturbed else _NEXT.get(klass, "nothing to mend")
+    )
+    return Verdict(klass, _headline(klass, found, suspect), cautions, following)
 
 
 def _class(found: Comparison, covariate: str | None) -> tuple[str, Suspect | None]:
     """The class, and the level or kind that stands out where one does."""
-    level = next(filter(_regressed, found.steps_by_level), None)
-    if found.slower_step is not None and _regressed(found.slower_step):
+    level = next((one for one in found.steps_by_level if one.regressed), None)
+    if found.slower_step is not None and found.slower_step.regressed:
         return "step_regression", _standing_out(level, found.slower_step.factor)
     if level is not None:
         return "step_regression", level
-    kind = next(filter(_regressed, found.commits_by_kind), None)
-    if found.lost_commit is not None and _regressed(found.lost_commit):
+    kind = next((one for one in found.commits_by_kind if one.regressed), None)
+    if found.lost_commit is not None and found.lost_commit.regressed:
         return "acceptance_regression", _standing_out(kind, found.lost_commit.factor)
     if kind is not None:
         return "acceptance_regression", kind
+    if found.disturbed is not None:
+        return "inconclusive", found.disturbed
     residual = found.factors.residual
     klass = classify(Evidence(residual=residual, residual_ci=found.factors.residual_ci, covariate=covariate))
     if klass not in ("explained", "inconclusive"):
         return klass, None
     return decide(found.rate, REGRESSION_DELTA), None
-
-
-def _regressed(suspect: Suspect) -> bool:
-    return suspect.factor > 1.0 + REGRESSION and suspect.ci[0] > 1.0
 
 
 def _standing_out(suspect: Suspect | None, factor: float) -> Suspect | None:
@@ -279,6 +311,7 @@ _NEXT = {
     "inconclusive": "repeat both runs with more repeats",
     "small": "repeat both runs with more repeats if so small a change matters",
     "unexplained": "look for other load on the box, then run it again",
+    "disturbed": "see what else runs on the box, then run it again",
     "contention": "find who else asks the engine",
     "throttled": "look at power cap and temperature of the GPUs",
     "network": "run client_vs_box",
@@ -289,7 +322,7 @@ def _headline(klass: str, found: Comparison, suspect: Suspect | None) -> str:
     split = found.factors
     word, total = ("slower", split.total) if split.total >= 1.0 else ("faster", 1.0 / split.total)
     where = ""
-    if suspect is not None:
+    if suspect is not None and klass != "inconclusive":
         overall = split.kernel if klass == "step_regression" else split.acceptance
         alone = overall <= 1.0 + REGRESSION  # the mean over all cells hides it
         where = f"{' at' if alone else ', worst at'} {suspect.name} ({suspect.factor:.2f}x, p {suspect.p:.2g})"
@@ -300,7 +333,7 @@ def _headline(klass: str, found: Comparison, suspect: Suspect | None) -> str:
         "faster": "faster beyond doubt",
         "slower": "slower beyond doubt",
         "small": "a change too small to matter",
-        "inconclusive": "the intervals are too wide to say",
+        "inconclusive": _undecided(found),
         "contention": "somebody else used the engine",
         "unexplained": "wall time outside steps, from no cause that was seen",
     }.get(klass, klass)
@@ -308,6 +341,14 @@ def _headline(klass: str, found: Comparison, suspect: Suspect | None) -> str:
         f"{word} by {total:.2f}x = acceptance {split.acceptance:.2f}x{_span(_inverse(found.commit.ci))} x step "
         f"{split.kernel:.2f}x{_span(found.step.ci)} x outside steps {split.residual:.2f}x{_span(split.residual_ci)}: {meaning}"
     )
+
+
+def _undecided(found: Comparison) -> str:
+    if found.disturbed is None:
+        return "the intervals are too wide to say"
+    factor, best = found.disturbed.factor, found.disturbed.at_best
+    where = "" if found.disturbed.name == "all" else f" at {found.disturbed.name}"
+    return f"steps{where} are {factor:.2f}x over all requests and {best:.2f}x over their faster halves: disturbed for a while"
 
 
 def _span(ci: Sequence[float] | None) -> str:

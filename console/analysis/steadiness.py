@@ -18,12 +18,36 @@ SLOW_START = 0.05
 """A first request slower than the rest by less than this is no warm-up worth a word."""
 
 
+SLOWED = math.log(1.15)
+SLOWED_SHARE = 0.1
+"""From this share of slowed requests on, a run is said to be unsteady."""
+
+
 def steadiness(rows: Sequence[Row], fit: StepFit) -> list[Caution]:
     """Warnings about how still the machine held; `rows` in the order in which they were measured, all with steps."""
     steps = [1000.0 * row["decode_s"] / row["steps"] for row in rows]
     residuals = [math.log(step / fit.at(_context(row))) for step, row in zip(steps, rows, strict=True)]
     found = [_drift(residuals), _warm_up(residuals), _clocks(rows, steps, residuals), _outliers(residuals)]
     return [caution for caution in found if caution is not None]
+
+
+def unsteady(rows: Sequence[Row], whose: str = "") -> list[Caution]:
+    """A warning where many requests were slower than the faster half of the same work: others used the box for a while.
+
+    Nothing is left out for it. `rows` have steps and decode time; `whose` goes before the words.
+    """
+    cells: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        work = row.get("kind"), row.get("level"), row.get("arm")
+        cells.setdefault(work, []).append(math.log(row["decode_s"] / row["steps"]))
+    slowed = 0
+    for logs in cells.values():
+        half = sorted(logs)[: (len(logs) + 1) // 2]
+        slowed += sum(one > sum(half) / len(half) + SLOWED for one in logs)
+    if slowed < SLOWED_SHARE * len(rows):
+        return []
+    words = f"{slowed} of {len(rows)} requests had steps over {100 * math.expm1(SLOWED):.0f} % slower than the same work's faster half"
+    return [Caution("unsteady", f"{whose}{words}: something else used the box for a while")] if slowed else []
 
 
 def _context(row: Row) -> float:

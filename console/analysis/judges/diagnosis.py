@@ -17,6 +17,7 @@ from console.analysis.judges.clients import way_of, way_words
 from console.analysis.judges.facts import Row, RunFacts, Screened, screened, verdict
 from console.analysis.run_verdict import verdict_of_run
 from console.analysis.screening import screen
+from console.analysis.steadiness import unsteady
 from console.analysis.verdicts import Caution
 
 CROWDED_SHARE = 0.2
@@ -41,7 +42,12 @@ def judge_diagnosis(facts: RunFacts) -> dict[str, Any]:
     golden = facts.reference.get("rows") or ()
     before, _ = screen([row for row in golden if not row.get("probe") and row.get("steps")])
     found = compare_rows(before, rows.rows)
-    cautions = [*rows.cautions, *(Caution("changed", str(change)) for change in facts.changes)]
+    cautions = [
+        *rows.cautions,
+        *(Caution("changed", str(change)) for change in facts.changes),
+        *unsteady(before, "in the golden run "),
+        *unsteady(rows.rows),
+    ]
     more: dict[str, Any] = {"golden": facts.reference.get("run_id")}
     if found is not None:
         more |= {"effects": found.to_json()["effects"], "factors": factors_json(found)}
@@ -52,6 +58,10 @@ def judge_diagnosis(facts: RunFacts) -> dict[str, Any]:
 def _health(rows: Screened, facts: RunFacts) -> dict[str, Any]:
     found = verdict_of_run("quick_probe", [{**row, "level": 0} for row in rows.rows], facts.env)
     pin = "pin it if the engine is well: ddtree pin last, and every diagnosis is held against it"
+    disturbed = unsteady(rows.rows)
+    if disturbed:
+        pin = "run it once more on a quiet box before you pin it"
+        found = {**found, "warnings": [*found["warnings"], *(one.to_json() for one in disturbed)]}
     return {**found, "next": pin if found["class"] == "healthy" else found["next"], "levels": []}
 
 

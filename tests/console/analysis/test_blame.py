@@ -78,3 +78,55 @@ def test_a_kind_of_text_on_which_nothing_is_kept_any_more_is_found_in_short_answ
 
 def test_a_change_for_the_better_is_no_alarm() -> None:
     assert classes(10, step=lambda level: 0.7 * (30 + 0.004 * level)) == {"healthy": 10}
+
+
+DISTURBED = {
+    # Step times over planned ones, request by request, of a sound engine on a machine that others used for twenty seconds.
+    ("chat", 64): (1.34, 1.20, 1.01, 1.01, 0.98, 1.01),
+    ("code", 64): (1.17, 1.10, 1.03, 1.02, 1.01, 1.11),
+    ("copy", 64): (1.42, 1.23, 1.05, 0.99, 1.17, 1.21),
+    ("json", 64): (1.65, 1.14, 1.02, 0.98, 1.02, 1.03),
+    ("math", 64): (1.47, 1.05, 0.98, 1.01, 0.98, 1.12),
+    ("prose", 64): (1.58, 1.04, 1.00, 1.03, 1.04, 1.37),
+    ("prose", 1000): (1.04, 1.00, 1.01),
+    ("prose", 3000): (1.07, 1.02, 1.03),
+}
+
+
+def stretched(rows: list[dict[str, Any]], factors: dict[tuple[str, int], tuple[float, ...]]) -> list[dict[str, Any]]:
+    """The requests with each cell's step times multiplied in turn; as many requests a cell as there are factors."""
+    found, places = [], Counter[tuple[str, int]]()
+    for one in rows:
+        cell = one["kind"], one["level"]
+        if places[cell] < len(factors[cell]):
+            factor = factors[cell][places[cell]]
+            found.append({**one, **{name: one[name] * factor for name in ("decode_s", "client_decode_s")}})
+            places[cell] += 1
+    return found
+
+
+def test_a_box_that_others_used_for_a_while_is_not_a_slower_engine() -> None:
+    for seed in range(20):
+        golden = measured(2 * seed, reps=4)
+        now = stretched(measured(2 * seed + 1), DISTURBED)
+        found = judged("diagnose", now, env=ENV, reference={"run_id": "golden", "rows": golden})
+        assert found["class"] in ("inconclusive", "healthy"), found["headline"]
+        (words,) = [one["msg"] for one in found["warnings"] if one["code"] == "unsteady"]
+        assert 7 <= int(words.split()[0]) <= 12 and "42 requests had steps over 15 % slower" in words
+        if found["class"] == "inconclusive":
+            assert "over their faster halves: disturbed for a while" in found["headline"]
+            assert found["next"] == "see what else runs on the box, then run it again"
+    slower = {cell: tuple(1.1 * one for one in factors) for cell, factors in DISTURBED.items()}
+    found = judged("diagnose", stretched(now, slower), env=ENV, reference={"run_id": "golden", "rows": golden})
+    assert found["class"] == "step_regression"
+
+
+def test_a_run_that_was_disturbed_is_not_one_to_pin() -> None:
+    quiet, disturbed = (judged("diagnose", rows, env=ENV) for rows in (measured(1), stretched(measured(1), DISTURBED)))
+    assert quiet["next"].startswith("pin it if the engine is well")
+    assert not [one for one in quiet["warnings"] if one["code"] == "unsteady"]
+    assert disturbed["next"] == "run it once more on a quiet box before you pin it"
+    found = judged(
+        "diagnose", measured(2), env=ENV, reference={"run_id": "g", "rows": stretched(measured(1), DISTURBED)}
+    )
+    assert [one["msg"][:18] for one in found["warnings"] if one["code"] == "unsteady"] == ["in the golden run "]

@@ -39,6 +39,7 @@ from speaking_engine import DATA, speaking_model  # noqa: E402
 SIZES = {"tokens": 40, "short": 160, "long": 1024, "wait": 5, "budget_seconds": 100}
 BURST = {"tokens": 240, "prompt": 64, "first": 8, "last": 100, "reps": 2, "budget_seconds": 20}
 MAX_CONTEXT = 2048
+GOLDEN_TRIES = 3
 JUDGED = ("done", "failed_check", "inconclusive")  # ends of a run whose samples the analysis looks at
 
 
@@ -181,8 +182,14 @@ def slow_client() -> Iterator[None]:
 
 
 async def golden(bench: Bench, seed: int) -> dict[str, Any]:
-    """Measure the sound engine, pin the run, and give its result."""
-    result = await result_of(bench, "diagnose", {**SIZES, "reps": 4}, seed)
+    """Measure the sound engine, pin the run, and give its result. As an operator would, it pins no run that was disturbed:
+    it tries again, three times at most."""
+    while (last := bench.store.golden("diagnose", bench.host)) is not None:
+        bench.store.unpin(last.record.id)
+    for _ in range(GOLDEN_TRIES):
+        result = await result_of(bench, "diagnose", {**SIZES, "reps": 4}, seed)
+        if not any(one["code"] == "unsteady" for one in result["verdict"]["warnings"]):
+            break
     bench.store.pin(result["run_id"], "2026-11-30T20:00:00Z")
     return result
 
