@@ -34,6 +34,7 @@ class Completion:
     e2e_s: float
     steps: Mapping[str, Any] | None  # the engine's own exact counters, None where it has none
     fields: Mapping[str, int] = field(default_factory=dict)  # chunks by the field their text came in
+    hidden_tokens: int = 0  # reasoning that the engine counted and did not stream
 
     @property
     def ttft_s(self) -> float | None:
@@ -321,7 +322,8 @@ def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
                 sizes.append(len(new_ids or ()))
                 fields[name] = fields.get(name, 0) + 1
             finish = choice.get("finish_reason") or finish
-    details = usage.get("prompt_tokens_details") or {}
+    details, reasoned = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    shown = any(fields.get(name) for name in ("reasoning", "reasoning_content"))
     return Completion(
         text="".join(texts),
         token_ids=None if ids is None else tuple(ids),
@@ -334,6 +336,7 @@ def _completion(lines: Sequence[tuple[int, bytes]], sent: int) -> Completion:
         e2e_s=(lines[-1][0] - sent) / 1e9,
         steps=steps,
         fields=fields,
+        hidden_tokens=0 if shown or ids is not None else int(reasoned.get("reasoning_tokens") or 0),
     )
 
 

@@ -163,6 +163,8 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
     own = len(answer.token_ids) if answer.token_ids is not None else n_usage
     n = max(own - 1, 0) if own is not None else None
     client_decode_s = answer.stamps_s[-1] - answer.stamps_s[0] if len(answer.stamps_s) > 1 else None
+    if answer.hidden_tokens:
+        client_decode_s = None  # the first chunk came long after the first token: what the client saw is the end alone
     steps = decode_s = None
     source = "client"
     if answer.steps is not None and answer.steps.get("steps"):
@@ -175,7 +177,9 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
         "P": answer.prompt_tokens if answer.prompt_tokens is not None else prompt_tokens,
         "N": n,
         "N_usage": n_usage,
-        "ttft_s": answer.ttft_s,
+        "ttft_s": None if answer.hidden_tokens else answer.ttft_s,
+        "visible_s": answer.ttft_s if answer.hidden_tokens else None,  # time to the first token that is shown
+        "hidden": answer.hidden_tokens,
         "decode_s": decode_s,
         "client_decode_s": client_decode_s,
         "prefill_s": (answer.steps or {}).get("prefill_s"),

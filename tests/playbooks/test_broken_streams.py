@@ -50,6 +50,18 @@ def test_one_chunk_at_the_end_gives_no_client_time_and_no_invented_step() -> Non
     assert counted["tok_s"] == pytest.approx(799 / 6.1)
 
 
+def test_reasoning_that_is_counted_and_not_streamed_gives_a_time_to_visible_and_no_inflated_rate() -> None:
+    shown = [(5.2 + i / 100, {"choices": [{"delta": {"content": "word"}}]}) for i in range(180)]
+    found = completed([*shown, (7.0, usage(4900, completion_tokens_details={"reasoning_tokens": 4720}))])
+    assert (found["hidden"], found["ttft_s"], found["visible_s"]) == (4720, None, pytest.approx(5.2))
+    assert found["tok_s"] is None and found["client_decode_s"] is None  # 4,899 tokens in 1.8 s would be 2,700 a second
+    streamed = [(0.3, {"choices": [{"delta": {"reasoning": "hm"}}]}), *shown]
+    open_ = completed([*streamed, (7.0, usage(4900, completion_tokens_details={"reasoning_tokens": 4720}))])
+    assert (open_["hidden"], open_["ttft_s"]) == (0, pytest.approx(0.3)) and open_["tok_s"] == pytest.approx(
+        4899 / 6.69
+    )
+
+
 def test_an_empty_answer_divides_by_nothing() -> None:
     found = completed([(0.2, {"choices": [{"delta": {}, "finish_reason": "stop"}]}), (0.2, usage(0))])
     assert (found["N"], found["ttft_s"], found["tok_s"], found["commit"]) == (0, None, None, None)
