@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as spare:
         folder = options.out or Path(spare)
         folder.mkdir(parents=True, exist_ok=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # so that what was begun is ended
         if options.lane is not None:
             asyncio.run(_run_lane(folder, options))
             return 0
@@ -82,7 +84,11 @@ def _run_lanes(folder: Path, options: argparse.Namespace) -> None:
     """Every lane to its end. Raises SystemExit where one fails."""
     again = [sys.executable, "-m", "tests.bench.confusion", *sys.argv[1:], "--out", str(folder)]
     lanes = [subprocess.Popen([*again, "--lane", str(number)]) for number in range(min(options.lanes, options.seeds))]
-    ends = [lane.wait() for lane in lanes]
+    try:
+        ends = [lane.wait() for lane in lanes]
+    finally:
+        for lane in lanes:
+            lane.terminate()  # no matter to one that has ended
     if any(ends):
         raise SystemExit(f"a lane broke off: what was found until then is in {folder / RESULTS}")
 
