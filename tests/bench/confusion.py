@@ -38,8 +38,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as spare:
         folder = options.out or Path(spare)
         folder.mkdir(parents=True, exist_ok=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))  # so that what was begun is ended
         if options.lane is not None:
+            _end_in_order()
             asyncio.run(_run_lane(folder, options))
             return 0
         kept = recorded(folder)
@@ -51,10 +51,16 @@ def main() -> int:
         if options.again:
             found = [_judged_again(folder, one) for one in kept]
         else:
+            _end_in_order()
             _run_lanes(folder, options)
             found = recorded(folder)
         sys.stdout.write(matrix(found) + "\n")
         return int(not holds(found))
+
+
+def _end_in_order() -> None:
+    """Told to stop, this process ends what it began on its way out."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to stop"))
 
 
 def _options() -> argparse.Namespace:
