@@ -22,7 +22,7 @@ async def diagnosed(bench: Bench, **more: Any) -> dict[str, Any]:
 async def test_the_engine_is_held_against_its_pinned_run(drawn: Bench) -> None:
     first = await diagnosed(drawn)
     assert first["status"] == "done", first["message"]
-    assert "pin it if the engine is well" in first["verdict"]["next"]
+    assert "pin it" in first["verdict"]["next"]  # at once, or on a quiet box
     drawn.store.pin(first["run_id"], "2026-11-30T20:00:00Z")
     second = await diagnosed(drawn)
     assert second["verdict"]["golden"] == first["run_id"]
