@@ -7,12 +7,13 @@ yet wait as features; each draft takes them in along with its block, whose own r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from engine.cache import KvStore, PageTable, Reading, joined
+from engine.draft_head import DraftHead
 from engine.drafter import Drafter
 from engine.models.decoder import Decoder
 from engine.models.layers import Attend
@@ -23,13 +24,14 @@ from kernels.tree_attention import tree_bias
 @dataclass(frozen=True)
 class Drafting:
     """A loaded drafter, its cache, and how many tokens a block has, the seed included. `window`: how many of the latest
-    positions a block sees at most, 0 for all.
+    positions a block sees at most, 0 for all. `head`: the words it may propose.
     """
 
     drafter: Drafter
     kv: KvStore
     block_size: int
     window: int = 0
+    head: DraftHead = field(default_factory=DraftHead)
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -79,8 +81,9 @@ def draft_candidates(drafting: Drafting, target: Decoder, requests: Sequence[Dra
     for request in requests:
         request.state.rows, request.state.features = request.start, request.state.features[:0]
     predicted = hidden.unflatten(0, (-1, size))[:, 1:].flatten(0, 1)
-    token_ids, log_probs = draft_topk(target.logits(predicted), max(request.ranks for request in requests))
-    each = zip(requests, token_ids.split(size - 1), log_probs.split(size - 1), strict=True)
+    ranks = drafting.head.ranks(max(request.ranks for request in requests))
+    places, log_probs = draft_topk(drafting.head.logits(target, predicted), ranks)
+    each = zip(requests, drafting.head.tokens(places).split(size - 1), log_probs.split(size - 1), strict=True)
     return [(ids[:, : request.ranks].tolist(), logs[:, : request.ranks].tolist()) for request, ids, logs in each]
 
 

@@ -52,14 +52,15 @@ def main(argv: Sequence[str]) -> int:
             speculation=SpeculationTable(mode="ddtree"),
         )
     )
-    target, drafter = runtime.target, runtime.drafter
-    assert drafter is not None
+    target, drafting = runtime.target, runtime.drafting
+    assert drafting is not None
+    drafter = drafting.drafter
     stop_ids = end_of_text_ids(folder, target.config) | set(tokenizer.eos_ids)
     ticker = Ticker(sys.stderr, time.monotonic)
     counts: dict[Key, dict[int, RoundCount]] = {}
     for number, (context, response) in enumerate(_answers(target, drafter, tokenizer, stop_ids, options), start=1):
         passage = Passage(response.token_ids, response.features, len(response.question.token_ids))
-        rounds = replay(drafter, target, passage, (CHAIN, *options.budgets))
+        rounds = replay(drafter, target, drafting.head, passage, (CHAIN, *options.budgets))
         for key in ((context, response.question.kind), (context, "all")):
             kept = counts.setdefault(key, {})
             for budget, count_ in rounds.items():

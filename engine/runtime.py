@@ -15,6 +15,7 @@ from engine.budget import RoundCost
 from engine.cache import KvStore, PagePool
 from engine.config import EngineConfig, SpeculationTable
 from engine.draft import Drafting
+from engine.draft_head import DraftHead, draft_head, read_draft_vocabulary
 from engine.drafter import Drafter, load_drafter
 from engine.drafter_config import DrafterConfig
 from engine.errors import EngineError
@@ -93,10 +94,12 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
     dtype = resolve_dtype(config.model.dtype, shape)
     on_phase("loading the target's weights")
     target = load_target(config.model.path, dtype, shape)
-    drafter = None
+    drafter, head = None, DraftHead()
     if config.model.drafter:
         on_phase("loading the drafter's weights")
         drafter = load_drafter(Path(config.model.drafter), target.config, dtype)
+        vocabulary = read_draft_vocabulary(Path(config.model.drafter), target.config.vocab_size)
+        head = draft_head(target, vocabulary, packed=packs(dtype))
     if packs(dtype):
         on_phase("packing weights")
         target.pack()
@@ -113,7 +116,7 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
         target,
         PagePool(pages, page_size, keep_prefixes=config.kv.prefix_cache),
         KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype, latent_rank),
-        _drafting(drafter, config.speculation, pages * page_size, dtype),
+        _drafting(drafter, head, config.speculation, pages * page_size, dtype),
     )
 
 
@@ -201,12 +204,14 @@ def settings_in_force(
     )
 
 
-def _drafting(drafter: Drafter | None, settings: SpeculationTable, slots: int, dtype: torch.dtype) -> Drafting | None:
+def _drafting(
+    drafter: Drafter | None, head: DraftHead, settings: SpeculationTable, slots: int, dtype: torch.dtype
+) -> Drafting | None:
     if drafter is None:
         return None
     shape = drafter.config
     kv = KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype)
-    return Drafting(drafter, kv, settings.block_size, settings.draft_window)
+    return Drafting(drafter, kv, settings.block_size, settings.draft_window, head)
 
 
 def _give_back_freed_memory() -> None:

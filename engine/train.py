@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from engine.download import cache_root, sha256_of
-from engine.drafter import Drafter
+from engine.draft_head import DraftHead, draft_head, write_draft_vocabulary
+from engine.drafter import Drafter, load_drafter
 from engine.drafter_config import default_target_layers
 from engine.errors import EngineError
 from engine.models.config import end_of_text_ids
@@ -29,6 +30,7 @@ from engine.training.corpus import Corpus, CorpusKey
 from engine.training.folder import drafter_config, new_drafter, write_drafter
 from engine.training.loop import Plan, Progress, Trainer
 from engine.training.material import Asked, held_out_corpus, training_corpus
+from engine.training.objective import DraftVocabulary
 from engine.training.replay import RoundCount, replay
 from engine.training.report import Ticker
 
@@ -78,21 +80,17 @@ def main(argv: Sequence[str]) -> int:
     held_out = held_out_corpus(asked, places.held_out, options.seed, ticker.show)
     corpus = training_corpus(asked, places.corpus, options.tokens, options.seed, ticker.show)
     ticker.note(f"{len(corpus.records)} answers, {corpus.response_tokens} tokens in {places.corpus}")
-    config = drafter_config(
-        target.config,
-        layers=options.layers,
-        taps=taps,
-        block_size=options.block_size,
-        mask_token_id=_mask_token(options.mask_token_id, corpus, target.config.vocab_size),
-    )
+    drafter = _first_drafter(options, target, taps, corpus)
     plan = Plan(options.steps, options.budget_minutes * 60, seed=options.seed, learning_rate=options.learning_rate)
-    trainer = Trainer(new_drafter(config, target, options.seed).to(target.dtype), target, corpus, plan)
+    trainer = Trainer(drafter.to(target.dtype), target, corpus, plan)
     if options.resume:
         trainer.load(places.checkpoint)
     described = {"name": folder.name, "weights_sha256": weights_sha256}
     out = Path(options.out)
+    head_ids = _head_ids(corpus, target.config.vocab_size, options.head_tokens)
+    write_draft_vocabulary(out, head_ids)
     _train(trainer, places, out, described, ticker, options.checkpoint_minutes * 60)
-    figures = judge(trainer.drafter, target, held_out)
+    figures = judge(trainer.drafter, target, draft_head(target, head_ids), held_out)
     write_drafter(trainer.drafter, target.config, out, card(trainer, described, figures), torch.bfloat16)
     ticker.note(f"wrote {out}: " + "  ".join(f"{name} {value}" for name, value in figures["all"].items()))
     return 0
@@ -126,14 +124,14 @@ def _save(trainer: Trainer, places: _Places, out: Path, described: dict[str, Any
     write_drafter(trainer.drafter, trainer.target.config, out, card(trainer, described, {}), torch.bfloat16)
 
 
-def judge(drafter: Drafter, target: Decoder, held_out: Corpus) -> dict[str, dict[str, float]]:
+def judge(drafter: Drafter, target: Decoder, head: DraftHead, held_out: Corpus) -> dict[str, dict[str, float]]:
     """Commit length by text kind and for all text, at every budget of BUDGETS; `tokens` is how much text was replayed."""
     budgets = list(BUDGETS.values())
     by_kind: dict[str, dict[int, RoundCount]] = {}
     tokens: dict[str, int] = {}
     for record in held_out.records:
         passage = Passage(record.token_ids, held_out.features(record), record.prompt_tokens)
-        counts = replay(drafter, target, passage, budgets)
+        counts = replay(drafter, target, head, passage, budgets)
         for kind in (record.kind, "all"):
             kept = by_kind.setdefault(kind, dict.fromkeys(budgets, RoundCount()))
             by_kind[kind] = {budget: kept[budget] + counts[budget] for budget in budgets}
@@ -171,6 +169,29 @@ def card(trainer: Trainer, target: dict[str, Any], figures: dict[str, dict[str, 
         },
         "held_out": figures,
     }
+
+
+def _first_drafter(options: argparse.Namespace, target: Decoder, taps: tuple[int, ...], corpus: Corpus) -> Drafter:
+    """A new drafter, or the one to train on. Raises EngineError where the corpus holds features of other layers."""
+    if options.start_from is None:
+        config = drafter_config(
+            target.config,
+            layers=options.layers,
+            taps=taps,
+            block_size=options.block_size,
+            mask_token_id=_mask_token(options.mask_token_id, corpus, target.config.vocab_size),
+        )
+        return new_drafter(config, target, options.seed)
+    drafter = load_drafter(options.start_from, target.config, torch.float32)
+    if drafter.config.target_layer_ids != taps:
+        own = ",".join(map(str, drafter.config.target_layer_ids))
+        raise EngineError(f"the drafter reads layers {own}", where=options.start_from, mend=f"say --taps {own}")
+    return drafter.requires_grad_(True).train()
+
+
+def _head_ids(corpus: Corpus, vocab_size: int, most: int) -> torch.Tensor | None:
+    """The tokens the drafter may propose: the commonest of the answers; None for all of the vocabulary."""
+    return DraftVocabulary.of(corpus.answer_ids(), vocab_size, most).token_ids if most else None
 
 
 def _taps(text: str | None, layers: int) -> tuple[int, ...]:
@@ -221,6 +242,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--steps", type=int, default=0, metavar="N", help="end after so many steps, if that comes first"
+    )
+    parser.add_argument(
+        "--head-tokens",
+        type=int,
+        default=12_288,
+        metavar="N",
+        help="the commonest tokens, which it may propose; 0 for all (default: 12288)",
+    )
+    parser.add_argument(
+        "--start-from", metavar="DIR", help="a drafter's folder to train on; its layers, taps, block and mask stay"
     )
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="R")
     parser.add_argument("--checkpoint-minutes", type=float, default=3.0, metavar="N")

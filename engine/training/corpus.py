@@ -58,6 +58,10 @@ class Corpus:
     def response_tokens(self) -> int:
         return sum(record.response_tokens for record in self.records)
 
+    def answer_ids(self) -> Tensor:
+        """The tokens of all answers, int64: what a drafter is to propose."""
+        return torch.tensor([token for record in self.records for token in record.token_ids[record.prompt_tokens :]])
+
 
 def read_corpus(folder: Path, key: CorpusKey) -> Corpus:
     """All complete records of `folder`; an empty corpus where there is none. Raises EngineError where `key` differs."""

@@ -26,13 +26,14 @@ class Plan:
 
     max_steps: int
     max_seconds: float
-    responses_a_step: int = 4
+    responses_a_step: int = 8
     anchors_a_response: int = 16
     learning_rate: float = 1e-3
     warmup: float = 0.04  # share of the run
     weight_decay: float = 0.01
     gamma: float = 4.0
-    others_a_step: int = 1024  # tokens outside the draft vocabulary drawn into the loss
+    exact_tokens: int = 8192  # the draft vocabulary of the loss: the commonest tokens of the corpus
+    others_a_step: int = 1024  # tokens outside it drawn into the loss
     seed: int = 0
 
 
@@ -60,9 +61,7 @@ class Trainer:
         if not corpus.records:
             raise EngineError("there is no response to train on", mend="generate some first")
         self.drafter, self.target, self.corpus, self.plan = drafter, target, corpus, plan
-        self.vocabulary = DraftVocabulary.of(
-            torch.tensor([token for record in corpus.records for token in record.token_ids]), target.config.vocab_size
-        )
+        self.vocabulary = DraftVocabulary.of(corpus.answer_ids(), target.config.vocab_size, plan.exact_tokens)
         self.parameters = list(drafter.parameters())
         self.masters = [parameter.detach().float().clone() for parameter in self.parameters]
         self.optimiser = torch.optim.AdamW(

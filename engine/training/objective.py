@@ -13,19 +13,21 @@ from engine.training.blocks import Blocks, block_attention
 
 @dataclass(frozen=True)
 class DraftVocabulary:
-    """The tokens that occur in the corpus, ids ascending int64 [n]; `places` int64 [vocab] maps an id to its row, -1 elsewhere.
+    """The commonest tokens of the corpus, ids ascending int64 [n]; `places` int64 [vocab] maps an id to its row, -1 elsewhere.
 
-    The loss reads logits for these rows and for a fresh draw of other tokens each step, weighted to stand for all of them: the
-    drafter learns to leave tokens alone that it never saw, at a fraction of the whole head's cost.
+    The loss reads logits for these rows, for the step's own rarer labels, and for a fresh draw of other tokens, weighted to stand for
+    all the rest: the drafter learns to leave tokens alone that it never sees, at a fraction of the whole head's cost.
     """
 
     token_ids: Tensor
     places: Tensor
 
     @staticmethod
-    def of(token_ids: Tensor, vocab_size: int) -> "DraftVocabulary":
-        """The vocabulary of a corpus given all its token ids."""
-        present = token_ids.unique()
+    def of(token_ids: Tensor, vocab_size: int, most: int = 0) -> "DraftVocabulary":
+        """The vocabulary of a corpus given all its token ids: the `most` frequent ones (the lower id first), 0 for all."""
+        counts = token_ids.bincount(minlength=vocab_size)
+        by_count = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
+        present = (by_count[:most] if most else by_count).sort().values
         places = torch.full((vocab_size,), -1)
         places[present] = torch.arange(len(present))
         return DraftVocabulary(present, places)
@@ -70,17 +72,27 @@ def score_blocks(
     trained = blocks.trained[:, 1:]
     hidden = draft_hidden(drafter, target, blocks)[:, 1:]
     head = target.embed_tokens.weight if target.lm_head is None else target.lm_head.weight
-    rows = head[torch.cat((vocabulary.token_ids, others))].to(hidden.dtype)
+    exact, labels = _with_rare_labels(vocabulary, blocks.token_ids[:, 1:], trained)
+    others = others[~torch.isin(others, exact)]
+    rows = head[torch.cat((exact, others))].to(hidden.dtype)
     logits = F.linear(hidden[trained], rows).float()
     if len(others):
-        absent = len(vocabulary.places) - len(vocabulary.token_ids)
+        absent = len(vocabulary.places) - len(exact)
         stand_for = torch.zeros(len(rows))
-        stand_for[len(vocabulary.token_ids) :] = torch.tensor(absent / len(others)).log()
+        stand_for[len(exact) :] = torch.tensor(absent / len(others)).log()
         logits = logits + stand_for
-    labels = vocabulary.places[blocks.token_ids[:, 1:]]
     losses = F.cross_entropy(logits, labels[trained], reduction="none")
     weights = slot_weights(blocks.block_size, gamma).expand_as(trained)[trained]
     correct = torch.zeros(trained.shape)
     correct[trained] = (logits.detach().argmax(-1) == labels[trained]).float()
     accepted = correct.cumprod(dim=1).sum() / len(trained)
     return BlockScore((losses * weights).sum() / weights.sum(), 1.0 + float(accepted))
+
+
+def _with_rare_labels(vocabulary: DraftVocabulary, token_ids: Tensor, trained: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows with logits of their own (the vocabulary, then the labels outside it), and every label's row, shaped as token_ids."""
+    places = vocabulary.places[token_ids]
+    rare, which = token_ids[trained & (places < 0)].unique(return_inverse=True)
+    labels = places.clone()
+    labels[trained & (places < 0)] = len(vocabulary.token_ids) + which
+    return torch.cat((vocabulary.token_ids, rare)), labels

@@ -11,6 +11,7 @@ from itertools import zip_longest
 
 import torch
 
+from engine.draft_head import DraftHead
 from engine.drafter import Drafter
 from engine.models.decoder import Decoder
 from engine.training.blocks import Passage, anchor_positions, pack_blocks
@@ -76,19 +77,21 @@ class RoundCount:
 
 
 @torch.inference_mode()
-def replay(drafter: Drafter, target: Decoder, passage: Passage, budgets: Sequence[int]) -> Mapping[int, RoundCount]:
+def replay(
+    drafter: Drafter, target: Decoder, head: DraftHead, passage: Passage, budgets: Sequence[int]
+) -> Mapping[int, RoundCount]:
     """Rounds over one passage of greedy text, for each tree budget; budget 0 stands for the chain.
 
     A round whose draft reaches past the end of the text is not counted.
     """
     anchors = list(anchor_positions(passage))
-    ranks = max(budgets, default=1) or 1
+    ranks = head.ranks(max(budgets, default=1) or 1)
     candidates: list[Candidates] = []
     for first in range(0, len(anchors), BLOCKS_A_FORWARD):
         blocks = pack_blocks([passage], [anchors[first : first + BLOCKS_A_FORWARD]], drafter.config.block_size)
         for hidden in draft_hidden(drafter, target, blocks)[:, 1:].to(target.dtype):
-            token_ids, log_probs = draft_topk(target.logits(hidden), ranks)
-            candidates.append((token_ids.tolist(), log_probs.tolist()))
+            places, log_probs = draft_topk(head.logits(target, hidden), ranks)
+            candidates.append((head.tokens(places).tolist(), log_probs.tolist()))
     return {budget: _count_rounds(passage.token_ids, anchors, candidates, budget) for budget in budgets}
 
 

@@ -8,8 +8,10 @@ from random import Random
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from engine.draft import DraftRequest, draft_candidates
+from engine.draft_head import DraftHead
 from engine.drafter import Drafter, load_drafter
 from engine.errors import EngineError
 from engine.generate import generate
@@ -143,6 +145,27 @@ def test_other_tokens_stand_for_all_that_the_vocabulary_leaves_out(
     assert not set(drawn.tolist()) & set(passage.token_ids)
 
 
+def test_a_label_outside_the_vocabulary_still_counts_in_full(
+    drafter: Drafter, target: Decoder, passage: Passage
+) -> None:
+    blocks = pack_blocks([passage], [[12, 18, 24]], 8)
+    everything = DraftVocabulary.of(torch.arange(64), 64)
+    whole = score_blocks(drafter, target, blocks, everything, others=torch.empty(0, dtype=torch.int64), gamma=4.0)
+    five = DraftVocabulary.of(torch.tensor(passage.token_ids), 64, most=5)
+    assert len(five.token_ids) == 5
+    assert not set(blocks.token_ids[:, 1:].flatten().tolist()) <= set(five.token_ids.tolist())
+    rest = five.draw_others(64, torch.Generator().manual_seed(0))
+    capped = score_blocks(drafter, target, blocks, five, others=rest, gamma=4.0)
+    assert float(capped.loss.detach()) == pytest.approx(float(whole.loss.detach()), rel=1e-5)
+    assert capped.commit_length == whole.commit_length
+
+
+def test_the_commonest_tokens_make_the_vocabulary_and_the_lower_id_wins_a_tie() -> None:
+    vocabulary = DraftVocabulary.of(torch.tensor([7, 7, 7, 3, 3, 9, 5, 5]), 12, most=2)
+    assert vocabulary.token_ids.tolist() == [3, 7]
+    assert vocabulary.places[[3, 7, 5]].tolist() == [0, 1, -1]
+
+
 def test_anchors_are_response_tokens_with_a_successor(passage: Passage) -> None:
     assert anchor_positions(passage) == range(6, 45)
     drawn = draw_anchors(passage, 100, torch.Generator().manual_seed(1))
@@ -234,11 +257,11 @@ def test_training_raises_the_chains_commit_length_from_about_1_to_above_2(
 ) -> None:
     """On the text it trains on: the tiny target's weights are random, and what it has not said yet nobody foresees."""
     seen = Corpus(corpus.records[:40], corpus.rows)
-    before = judge(drafter, target, seen)["all"]
-    trainer = Trainer(drafter, target, seen, Plan(300, 0.0, learning_rate=3e-3, others_a_step=8))
+    before = judge(drafter, target, DraftHead(), seen)["all"]
+    trainer = Trainer(drafter, target, seen, Plan(170, 0.0, learning_rate=3e-3, others_a_step=8))
     losses: list[float] = []
     trainer.run(lambda progress: losses.append(progress.loss))
-    after = judge(drafter, target, seen)["all"]
+    after = judge(drafter, target, DraftHead(), seen)["all"]
     assert before["chain"] < 1.1
     assert after["chain"] > 2.0
     assert after["chain"] < after["tree 7"] < after["tree 16"]
@@ -297,7 +320,7 @@ def test_replayed_rounds_are_the_rounds_the_engine_takes(runtime: Runtime, targe
         token_ids = (*prompt, *run.token_ids)
         with torch.no_grad():
             _, features = target(torch.tensor(token_ids), torch.arange(len(token_ids)), causal, TAPS)
-        count = replay(drafter, target, Passage(token_ids, features, 6), [budget])[budget]
+        count = replay(drafter, target, DraftHead(), Passage(token_ids, features, 6), [budget])[budget]
         whole = run.commit_lengths[: count.rounds]
         assert count.tokens == sum(whole)
         assert list(count.hist) == [whole.count(kept) for kept in range(1, 9)]
@@ -336,6 +359,59 @@ def test_the_command_writes_a_folder_the_engine_loads_with_a_card(trained: Path,
 def test_a_tap_outside_the_target_is_refused_by_number(tiny_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="layer 6 is outside 0-5"):
         train_drafter(["--model", str(tiny_folder / "target"), "--out", str(tmp_path), "--taps", "1,6"])
+
+
+def test_a_drafter_to_start_from_must_read_the_layers_of_the_corpus(
+    trained: Path, tiny_folder: Path, tmp_path: Path
+) -> None:
+    arguments = [
+        "--model",
+        str(tiny_folder / "target"),
+        "--out",
+        str(tmp_path / "again"),
+        "--work",
+        str(tmp_path / "other"),
+    ]
+    arguments += [
+        "--tokens",
+        "100",
+        "--answer-tokens",
+        "24",
+        "--steps",
+        "1",
+        "--threads",
+        "1",
+        "--start-from",
+        str(trained),
+    ]
+    with pytest.raises(EngineError, match=r"reads layers 1,4.*say --taps 1,4"):
+        train_drafter([*arguments, "--taps", "0,4"])
+
+
+def test_training_goes_on_from_a_drafter_that_is_there(trained: Path, tiny_folder: Path, tmp_path: Path) -> None:
+    arguments = [
+        "--model",
+        str(tiny_folder / "target"),
+        "--out",
+        str(tmp_path / "again"),
+        "--work",
+        str(tmp_path / "work"),
+    ]
+    arguments += [
+        "--taps",
+        "1,4",
+        "--tokens",
+        "600",
+        "--answer-tokens",
+        "24",
+        "--steps",
+        "1",
+        "--learning-rate",
+        "1e-9",
+    ]
+    assert train_drafter([*arguments, "--threads", "1", "--start-from", str(trained)]) == 0
+    before, after = load_file(trained / "model.safetensors"), load_file(tmp_path / "again" / "model.safetensors")
+    assert all(torch.allclose(before[name].float(), after[name].float(), atol=1e-6) for name in before)
 
 
 def test_blocks_know_their_rows() -> None:
