@@ -37,11 +37,11 @@ class Suspect:
     factor: float  # slowdown factor
     ci: tuple[float, float]
     p: float
-    at_best: float | None = None  # the factor between the faster halves of either side alone, for step times
+    at_best: float | None = None  # the factor between the fastest requests of either side alone, for step times
 
     @property
     def regressed(self) -> bool:
-        """Whether it is worse beyond doubt and throughout: what disturbs a box for a while leaves its better half alone."""
+        """Whether it is worse beyond doubt and throughout: what disturbs a box now and then leaves the fastest alone."""
         return self.worse and (self.at_best is None or self.at_best > 1.0 + REGRESSION)
 
     @property
@@ -68,7 +68,7 @@ class Comparison:
 
     @property
     def disturbed(self) -> Suspect | None:
-        """A step time that is worse over all requests and not in their faster halves; None where there is no such."""
+        """A step time that is worse over all requests and not in the fastest of them; None where there is no such."""
         steps = (*((self.slower_step,) if self.slower_step is not None else ()), *self.steps_by_level)
         return next((one for one in steps if one.worse and not one.regressed), None)
 
@@ -223,10 +223,8 @@ def _grouped(names: Iterable[Any], group: Callable[[Any], str]) -> dict[str, lis
 
 
 def _at_best(cells: Sequence[Cell]) -> float:
-    """After / before over the faster half of each side's step times, as a mean of logarithms over cells."""
-    halves = [[sorted(side)[: (len(side) + 1) // 2] for side in (cell.before, cell.after)] for cell in cells]
-    logs = [[math.fsum(map(math.log, half)) / len(half) for half in pair] for pair in halves]
-    return math.exp(math.fsum(after - before for before, after in logs) / len(logs))
+    """After / before between the fastest requests of each cell, as a mean of logarithms over cells."""
+    return math.exp(math.fsum(math.log(min(cell.after) / min(cell.before)) for cell in cells) / len(cells))
 
 
 def _suspects(
@@ -348,7 +346,7 @@ def _undecided(found: Comparison) -> str:
         return "the intervals are too wide to say"
     factor, best = found.disturbed.factor, found.disturbed.at_best
     where = "" if found.disturbed.name == "all" else f" at {found.disturbed.name}"
-    return f"steps{where} are {factor:.2f}x over all requests and {best:.2f}x over their faster halves: disturbed for a while"
+    return f"steps{where} are {factor:.2f}x over all requests and {best:.2f}x between the fastest of each kind: disturbed now and then"
 
 
 def _span(ci: Sequence[float] | None) -> str:

@@ -114,7 +114,7 @@ def test_a_box_that_others_used_for_a_while_is_not_a_slower_engine() -> None:
         (words,) = [one["msg"] for one in found["warnings"] if one["code"] == "unsteady"]
         assert 7 <= int(words.split()[0]) <= 12 and "42 requests had steps over 15 % slower" in words
         if found["class"] == "inconclusive":
-            assert "over their faster halves: disturbed for a while" in found["headline"]
+            assert "between the fastest of each kind: disturbed now and then" in found["headline"]
             assert found["next"] == "see what else runs on the box, then run it again"
     slower = {cell: tuple(1.1 * one for one in factors) for cell, factors in DISTURBED.items()}
     found = judged("diagnose", stretched(now, slower), env=ENV, reference={"run_id": "golden", "rows": golden})
