@@ -29,8 +29,9 @@ from engine.training.blocks import Passage
 from engine.training.corpus import Corpus, CorpusKey
 from engine.training.folder import drafter_config, new_drafter, write_drafter
 from engine.training.loop import Plan, Progress, Trainer
-from engine.training.material import Asked, held_out_corpus, training_corpus
+from engine.training.material import HELD_OUT_PROMPTS, HELD_OUT_TOKENS, Asked, held_out_corpus, training_corpus
 from engine.training.objective import DraftVocabulary
+from engine.training.prompts import KINDS
 from engine.training.replay import RoundCount, replay
 from engine.training.report import Ticker
 
@@ -107,7 +108,8 @@ def _train(
         left = progress.seconds * (1 - progress.done) / progress.done
         ticker.show(
             f"step {progress.step}  {progress.done:.0%}  loss {progress.loss:.3f}  commit length ~{progress.commit_length:.2f}  "
-            f"{progress.tokens_per_s:.0f} tokens/s  {left / 60:.0f} min left"
+            + "".join(f"{kind} {kept:.2f}  " for kind, kept in progress.by_kind.items())
+            + f"{progress.tokens_per_s:.0f} tokens/s  {left / 60:.0f} min left"
         )
         if progress.seconds - saved_at >= interval_s:
             saved_at = progress.seconds
@@ -168,6 +170,8 @@ def card(trainer: Trainer, target: dict[str, Any], figures: dict[str, dict[str, 
             "loss": round(trainer.loss, 3),
         },
         "held_out": figures,
+        "held_out_again": f"python -m engine eval-drafter --model TARGET --drafter THIS --prompts {HELD_OUT_PROMPTS // len(KINDS)} "
+        f"--max-tokens {HELD_OUT_TOKENS} --budgets {','.join(str(budget) for budget in BUDGETS.values() if budget)}",
     }
 
 

@@ -148,6 +148,7 @@ def card_text(card: dict[str, Any]) -> str:
             f"|---|{'---|' * len(names)}",
         ]
         lines += [f"| {kind} | {' | '.join(f'{row[name]:.2f}' for name in names)} |" for kind, row in figures.items()]
+        lines += ["", f"The same again: `{card['held_out_again']}`"]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@ Everything drawn in a step depends on the seed and the step's number alone, so a
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from engine.errors import EngineError
 from engine.models.decoder import Decoder
 from engine.training.blocks import Blocks, Passage, draw_anchors, pack_blocks
 from engine.training.corpus import Corpus
-from engine.training.objective import DraftVocabulary, score_blocks
+from engine.training.objective import BlockScore, DraftVocabulary, score_blocks
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where the run stands: of `done` (share of the whole), smoothed loss and commit length, blocks seen, seconds trained."""
+    """Where the run stands: `done` is a share of the whole; loss and commit length, in all and by text kind, are smoothed."""
 
     step: int
     done: float
     loss: float
     commit_length: float
+    by_kind: Mapping[str, float]
     blocks: int
     seconds: float
     tokens_per_s: float
@@ -69,6 +70,7 @@ class Trainer:
         )
         self.step, self.blocks, self.seconds = 0, 0, 0.0
         self.loss, self.commit_length = 0.0, 1.0
+        self.by_kind: dict[str, float] = {}
 
     def done(self) -> float:
         """Share of the run that is behind, 0 to 1."""
@@ -80,23 +82,39 @@ class Trainer:
         """Train to the end of the plan; `on_step` is told after every step and may save, print or raise."""
         while self.done() < 1.0:
             began = time.monotonic()
-            blocks, others = self._draw(self.step)
+            blocks, others, kinds = self._draw(self.step)
             score = self._take_step(blocks, others)
             took = time.monotonic() - began
             self.seconds += took
             self.step += 1
             self.blocks += len(blocks.anchors)
             keep = min(0.98, 1 - 1 / self.step)  # an average that starts plain and becomes a moving one
-            self.loss = keep * self.loss + (1 - keep) * score[0]
-            self.commit_length = keep * self.commit_length + (1 - keep) * score[1]
+            self.loss = keep * self.loss + (1 - keep) * float(score.loss.detach())
+            self.commit_length = keep * self.commit_length + (1 - keep) * score.commit_length
+            self._count_kinds(kinds, score.kept, blocks)
             labels = int(blocks.trained.sum())
             on_step(
                 Progress(
-                    self.step, self.done(), self.loss, self.commit_length, self.blocks, self.seconds, labels / took
+                    self.step,
+                    self.done(),
+                    self.loss,
+                    self.commit_length,
+                    dict(sorted(self.by_kind.items())),
+                    self.blocks,
+                    self.seconds,
+                    labels / took,
                 )
             )
 
-    def _take_step(self, blocks: Blocks, others: torch.Tensor) -> tuple[float, float]:
+    def _count_kinds(self, kinds: Sequence[str], kept: torch.Tensor, blocks: Blocks) -> None:
+        """Move each kind's mean towards what its blocks of this step would have kept."""
+        for owner, kind in enumerate(kinds):
+            own = kept[blocks.block_owners == owner]
+            if len(own):
+                before = self.by_kind.get(kind, float(own.mean()))
+                self.by_kind[kind] = 0.98 * before + 0.02 * float(own.mean())
+
+    def _take_step(self, blocks: Blocks, others: torch.Tensor) -> BlockScore:
         rate = self.plan.learning_rate * learning_rate_share(self.done(), self.plan.warmup)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
@@ -107,7 +125,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.masters, 1.0)
         self.optimiser.step()
         self._publish()
-        return float(score.loss.detach()), score.commit_length
+        return score
 
     @torch.no_grad()
     def _publish(self) -> None:
@@ -115,11 +133,11 @@ class Trainer:
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             parameter.copy_(master)
 
-    def _draw(self, step: int) -> tuple[Blocks, torch.Tensor]:
-        """The blocks of a step: responses in an order shuffled anew each epoch, anchors at random."""
+    def _draw(self, step: int) -> tuple[Blocks, torch.Tensor, list[str]]:
+        """The blocks of a step, other tokens, and the responses' kinds; the order is shuffled anew each epoch, anchors are random."""
         dice = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + step)
         records, wanted = self.corpus.records, self.plan.responses_a_step
-        passages, anchors = [], []
+        passages, anchors, kinds = [], [], []
         for turn in range(step * wanted, (step + 1) * wanted):
             order = torch.randperm(
                 len(records), generator=torch.Generator().manual_seed(self.plan.seed + turn // len(records))
@@ -127,9 +145,10 @@ class Trainer:
             record = records[int(order[turn % len(records)])]
             passage = Passage(record.token_ids, self.corpus.features(record), record.prompt_tokens)
             passages.append(passage)
+            kinds.append(record.kind)
             anchors.append(draw_anchors(passage, self.plan.anchors_a_response, dice))
         blocks = pack_blocks(passages, anchors, self.drafter.config.block_size)
-        return blocks, self.vocabulary.draw_others(self.plan.others_a_step, dice)
+        return blocks, self.vocabulary.draw_others(self.plan.others_a_step, dice), kinds
 
     def save(self, path: Path) -> None:
         """Write the whole state; an interrupted write leaves the earlier file."""
@@ -142,6 +161,7 @@ class Trainer:
                 "seconds": self.seconds,
                 "loss": self.loss,
                 "commit_length": self.commit_length,
+                "by_kind": self.by_kind,
             },
             "records": len(self.corpus.records),
         }
@@ -165,7 +185,11 @@ class Trainer:
         self.optimiser.load_state_dict(state["optimiser"])
         progress = state["progress"]
         self.step, self.blocks, self.seconds = progress["step"], progress["blocks"], progress["seconds"]
-        self.loss, self.commit_length = progress["loss"], progress["commit_length"]
+        self.loss, self.commit_length, self.by_kind = (
+            progress["loss"],
+            progress["commit_length"],
+            progress["by_kind"],
+        )
 
 
 def learning_rate_share(done: float, warmup: float) -> float:

@@ -19,6 +19,7 @@ SHORT_SLOTS = 128  # responses running at a time; their prompts and answers are 
 LONG_SLOTS = 16
 LONG_SHARE = 0.08  # of the tokens wanted, answered late in a long talk
 HELD_OUT_PROMPTS = 84
+HELD_OUT_TOKENS = 160  # an answer's length at most
 LATEST_PASSAGES, FEWEST_PASSAGES, SHORTEST_PASSAGE = 3000, 200, 200  # answers, answers, characters
 FEWEST_WORDS = 1000
 
@@ -57,7 +58,7 @@ def held_out_corpus(asked: Asked, folder: Path, seed: int, on_progress: Callable
         )
     else:
         prompts = draw_prompts("held_out", HELD_OUT_PROMPTS, seed)
-        questions = ask_greedily(asked.tokenizer, prompts, max_tokens=min(160, asked.max_tokens))
+        questions = ask_greedily(asked.tokenizer, prompts, max_tokens=min(HELD_OUT_TOKENS, asked.max_tokens))
     answered = {record.token_ids[: record.prompt_tokens] for record in read_corpus(folder, asked.key).records}
     missing = (question for question in questions if question.token_ids not in answered)
     _produce(asked, folder, missing, None, SHORT_SLOTS, seed, on_progress)

@@ -40,10 +40,15 @@ class DraftVocabulary:
 
 @dataclass(frozen=True)
 class BlockScore:
-    """`loss` for the optimiser (scalar with graph); `commit_length`: tokens a chain round would keep here, bonus included."""
+    """`loss` for the optimiser (scalar with graph); `kept` float [blocks]: tokens a chain round would keep, bonus included."""
 
     loss: Tensor
-    commit_length: float
+    kept: Tensor
+
+    @property
+    def commit_length(self) -> float:
+        """Mean of `kept`."""
+        return float(self.kept.mean())
 
 
 def draft_hidden(drafter: Drafter, target: Decoder, blocks: Blocks) -> Tensor:
@@ -85,8 +90,7 @@ def score_blocks(
     weights = slot_weights(blocks.block_size, gamma).expand_as(trained)[trained]
     correct = torch.zeros(trained.shape)
     correct[trained] = (logits.detach().argmax(-1) == labels[trained]).float()
-    accepted = correct.cumprod(dim=1).sum() / len(trained)
-    return BlockScore((losses * weights).sum() / weights.sum(), 1.0 + float(accepted))
+    return BlockScore((losses * weights).sum() / weights.sum(), 1.0 + correct.cumprod(dim=1).sum(dim=1))
 
 
 def _with_rare_labels(vocabulary: DraftVocabulary, token_ids: Tensor, trained: Tensor) -> tuple[Tensor, Tensor]:

@@ -266,6 +266,8 @@ def test_training_raises_the_chains_commit_length_from_about_1_to_above_2_5(
     assert after["chain"] > 2.5
     assert after["tree 7"] < after["tree 16"] < after["tree 32"]
     assert losses[-1] < losses[20]
+    assert trainer.by_kind.keys() == {"ids"}
+    assert 2.5 < trainer.by_kind["ids"] < 8
 
 
 def test_a_killed_and_resumed_run_ends_with_the_very_weights_of_one_that_ran_through(
