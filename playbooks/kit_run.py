@@ -13,6 +13,7 @@ from kit_end import Stop
 from kit_engine import Completion, Engine
 from kit_events import Events
 from kit_prompts import Prompts
+from kit_waits import thread_times, waited_s
 
 SERIES_POINTS = 512
 PROGRESS_S = 0.25
@@ -97,11 +98,13 @@ class Run:
         if prompt is None:
             prompt = self.prompts.message(kind, prompt_tokens) if chat else self.prompts.make(kind, prompt_tokens)
         self.check()
+        before = thread_times(self.info.get("pid"))
         answer = self.engine.complete(
             prompt, output_tokens, ignore_eos=ignore_eos, seed=self.seed, speculation=speculation, chat=chat
         )
+        waits = waited_s(before, thread_times(self.info.get("pid"))) if before else None
         self.check()
-        return {**figures(answer, prompt_tokens, kind), **self.watched()}, answer
+        return {**figures(answer, prompt_tokens, kind), **self.watched(), "cpu_wait_s": waits}, answer
 
     def together(
         self, kind: str, prompt_tokens: int, output_tokens: int, count: int, speculation: Mapping[str, Any] | None

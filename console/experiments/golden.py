@@ -14,7 +14,7 @@ MAX_BYTES = 30 * 1024
 """An event holds 32 KiB; beyond that the golden run's last requests are left out."""
 FIELDS = (
     "kind", "level", "arm", "pair", "probe", "out_sha", "P", "N", "N_usage", "steps", "decode_s", "client_decode_s", "queue_s",
-    "chunks", "cached", "distinct2", "top1", "loop", "clock_mhz", "throttle", "graph", "others", "stages_ms",
+    "chunks", "cached", "distinct2", "top1", "loop", "clock_mhz", "throttle", "graph", "others", "stages_ms", "cpu_wait_s",
 )  # fmt: skip
 
 

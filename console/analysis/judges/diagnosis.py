@@ -24,6 +24,8 @@ CROWDED_SHARE = 0.2
 """Share of requests with somebody else's beside them from which on the engine was not ours alone."""
 QUEUED_S = 0.02
 CLOCK_DROP = 0.03
+STARVED_SHARE = 0.1
+"""More of the decode time than this, beyond the golden run's share, spent waiting for a processor is no accident."""
 WORTH_KNOWING = 0.15
 """An engine is called healthy where a slowdown beyond this is excluded; where it is not, nothing can be said."""
 FINE = ("equivalent", "faster", "small", "explained")
@@ -100,6 +102,9 @@ def _cause(
     busy = _busier(facts)
     if judged.klass == "step_regression" and busy:
         return "contention", f"{busy}; {judged.headline}", "see what else runs on the box, then ask again"
+    starved = _starved(before, now)
+    if judged.klass == "step_regression" and starved and _waits_explain(before, now):
+        return "contention", f"{starved}; {judged.headline}", "see what else runs on the box, then ask again"
     if judged.klass in ("step_regression", "acceptance_regression"):
         return judged.klass, f"{judged.headline}{_factor(facts)}{_fallback(before, now)}", judged.next
     if _chunks(now) < MIN_CHUNKS_A_STEP <= _chunks(before):
@@ -124,7 +129,34 @@ def _cause(
             f"as the golden run: {words}; {_headline(found)}{_factor(facts)}",
             "nothing to mend on the box",
         )
-    return judged.klass, judged.headline, judged.next
+    cause = f"; {starved}" if found.disturbed and starved else ""
+    return judged.klass, f"{judged.headline}{cause}", judged.next
+
+
+def _starved(before: Sequence[Row], now: Sequence[Row]) -> str | None:
+    """Whether the engine waited for a processor far more than in the golden run, by the kernel's own count."""
+    shares = [_wait_share(before), _wait_share(now)]
+    if shares[0] is None or shares[1] is None or shares[1] < shares[0] + STARVED_SHARE:
+        return None
+    return (
+        f"the engine waited for a processor in {100 * shares[1]:.0f} % of its decode time, {100 * shares[0]:.0f} % in the "
+        "golden run: other work has them"
+    )
+
+
+def _wait_share(rows: Sequence[Row]) -> float | None:
+    told = [(row["cpu_wait_s"], row["decode_s"]) for row in rows if row.get("cpu_wait_s") is not None]
+    return sum(wait for wait, _ in told) / sum(whole for _, whole in told) if told else None
+
+
+def _waits_explain(before: Sequence[Row], now: Sequence[Row]) -> bool:
+    """Whether the steps are no slower once the waits are taken off on both sides."""
+    sides = []
+    for rows in (before, now):
+        left = [{**row, "decode_s": row["decode_s"] - (row.get("cpu_wait_s") or 0.0)} for row in rows]
+        sides.append([row for row in left if row["decode_s"] > 0])
+    found = compare_rows(*sides)
+    return found is not None and verdict_of_comparison(found).klass != "step_regression"
 
 
 def _excluded_slowdown(found: Comparison) -> float | None:

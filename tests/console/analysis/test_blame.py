@@ -130,3 +130,28 @@ def test_a_run_that_was_disturbed_is_not_one_to_pin() -> None:
         "diagnose", measured(2), env=ENV, reference={"run_id": "g", "rows": stretched(measured(1), DISTURBED)}
     )
     assert [one["msg"][:18] for one in found["warnings"] if one["code"] == "unsteady"] == ["in the golden run "]
+
+
+def waiting(rows: list[dict[str, Any]], share: float, stretch: float = 1.0) -> list[dict[str, Any]]:
+    """The requests `stretch` times as long, with that share of their decode time spent waiting for a processor."""
+    return [
+        {**one, "decode_s": one["decode_s"] * stretch, "cpu_wait_s": one["decode_s"] * stretch * share} for one in rows
+    ]
+
+
+def test_steps_that_are_slower_by_what_the_engine_waited_for_a_processor_are_other_work_and_no_regression() -> None:
+    reference = {"run_id": "golden", "rows": waiting(measured(1), 0.02)}
+    crowded = judged("diagnose", waiting(measured(2), 0.25, 0.98 / 0.75), env=ENV, reference=reference)
+    assert crowded["class"] == "contention"
+    assert "waited for a processor in 25 % of its decode time, 2 % in the golden run" in crowded["headline"]
+    both = judged("diagnose", waiting(measured(2), 0.25, 2.0), env=ENV, reference=reference)
+    assert both["class"] == "step_regression"  # it waited, and is slower by far more than that
+    slower = judged("diagnose", waiting(measured(2), 0.02, 1.3), env=ENV, reference=reference)
+    assert slower["class"] == "step_regression"
+
+
+def test_a_disturbed_run_names_the_waits_where_they_were_counted() -> None:
+    reference = {"run_id": "golden", "rows": waiting(measured(2, reps=4), 0.02)}
+    found = judged("diagnose", waiting(stretched(measured(1), DISTURBED), 0.3), env=ENV, reference=reference)
+    assert found["class"] == "inconclusive"
+    assert "disturbed now and then; the engine waited for a processor in 30 % of its decode time" in found["headline"]
