@@ -31,6 +31,7 @@ class EngineReport:
     queued: int | None = None
     spine_hit_rate: float | None = None
     branch_gain: float | None = None
+    lookup_share: float | None = None
     machine: HostFigures | None = None
     process: ProcessFigures | None = None
     gpus: tuple[GpuFigures, ...] = ()
@@ -57,6 +58,7 @@ def read_server_info(data: Mapping[str, Any], port: int) -> EngineReport:
         queued=_whole(requests, "queued"),
         spine_hit_rate=_real(speculation, "spine_hit_rate"),
         branch_gain=_real(speculation, "branch_gain"),
+        lookup_share=_real(speculation, "lookup_share"),
         process=_known(ProcessFigures, _part(data, "process"), needs=("pid",)),
         machine=read_machine(data),
         gpus=read_gpus(data),
@@ -89,7 +91,14 @@ def read_tree(data: Mapping[str, Any]) -> TreeFigures | None:
         if parent is None or depth is None or not -1 <= parent < index or (parent == -1) != (index == 0):
             return None
         nodes.append(
-            TreeNode(parent, depth, str(row.get("text", "")), _real(row, "probability"), row.get("accepted") is True)
+            TreeNode(
+                parent,
+                depth,
+                str(row.get("text", "")),
+                _real(row, "probability"),
+                row.get("accepted") is True,
+                row.get("lookup") is True,
+            )
         )
     return TreeFigures(tuple(nodes), _whole(data, "budget") or 0, _whole(data, "commit_length") or 0)
 

@@ -117,6 +117,7 @@ class Known:
             tree=self.tree,
             spine_hit_rate=report.spine_hit_rate if report else None,
             branch_gain=report.branch_gain if report else None,
+            lookup_share=report.lookup_share if report else None,
             alarms=alarms_of(self._facts(now_s)),
             records=self.records,
             data_s=self.data_s,

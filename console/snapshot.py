@@ -79,6 +79,7 @@ class TreeNode:
     text: str
     probability: float | None  # of the prefix that ends here, under the drafter
     accepted: bool
+    lookup: bool = False  # proposed by the text's own repetition alone
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Snapshot:
     tree: TreeFigures | None = None
     spine_hit_rate: float | None = None  # 0..1
     branch_gain: float | None = None  # tokens a step
+    lookup_share: float | None = None  # 0..1 of the tokens kept
     alarms: tuple[Alarm, ...] = ()
     records: tuple[Record, ...] = ()  # last journal lines, oldest first
     data_s: float | None = None  # monotonic time of the newest figure; None before the first

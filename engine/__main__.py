@@ -72,6 +72,12 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=positive, required=True, metavar="N", help="tokens to generate at most")
     parser.add_argument("--mode", choices=("off", "dflash", "ddtree"), help="default: ddtree with a drafter, else off")
     parser.add_argument("--tree-budget", type=int, metavar="B", help="drafted nodes a round for ddtree (default: 16)")
+    parser.add_argument(
+        "--lookup",
+        choices=("off", "on", "auto"),
+        default="off",
+        help="let continuations found in the text itself compete for the budget (default: off)",
+    )
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
     parser.add_argument("--seed", type=int, metavar="S", help="same seed, same sampled answer")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
@@ -85,7 +91,10 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     add_runtime_options(parser)
     parser.add_argument(
-        "--modes", default="off,dflash,ddtree", metavar="LIST", help="arms (default: off,dflash,ddtree)"
+        "--modes",
+        default="off,dflash,ddtree",
+        metavar="LIST",
+        help="arms (default: off,dflash,ddtree); ddtree+lookup and dflash+lookup are known too",
     )
     parser.add_argument("--budgets", default="16", metavar="LIST", help="tree budgets of the ddtree arms (default: 16)")
     parser.add_argument(
@@ -113,7 +122,9 @@ def _generate(options: argparse.Namespace) -> int:
 
     answer = generate(options)
     if options.json:
-        print(json.dumps(asdict(answer)))
+        figures = asdict(answer)
+        looked_up = figures.pop("lookup_tokens")
+        print(json.dumps(figures if options.lookup == "off" else {**figures, "lookup_tokens": looked_up}))
     else:
         print(answer.text or ",".join(map(str, answer.token_ids)))
     return 0

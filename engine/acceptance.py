@@ -16,12 +16,14 @@ class SpeculationFigures:
 
     `spine_hit_rate`: share of tree steps whose accepted path followed the first choice at every depth.
     `branch_gain`: tokens a step that the branches added over the first choices alone, from the same verify passes.
+    `lookup_share`: of the tokens kept, those that only the text's own repetition had proposed.
     `calibration`: drafted tokens accepted, over the number the drafter's probabilities promised; steady and about 1 or below.
     """
 
     spine_hit_rate: float | None
     branch_gain: float | None
     calibration: float | None
+    lookup_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class _Step:
     spine: int  # tokens that first choices alone would have kept, bonus included
     promised: float  # sum over drafted nodes of their prefix's probability: the accepted nodes to expect
     branches: bool
+    lookup: int | None  # tokens of the step that only the lookup had proposed; None where nothing was looked up
 
 
 class AcceptanceWindow:
@@ -49,6 +52,7 @@ class AcceptanceWindow:
             spine=event.round.spine_length,
             promised=sum(math.exp(weight) for weight in tree.log_weights[1:]),
             branches=len(set(tree.parents)) < len(tree),
+            lookup=sum(node in tree.grafted for node in event.round.path) if event.looks_up else None,
         )
         with self._lock:
             self._steps.append(step)
@@ -58,9 +62,15 @@ class AcceptanceWindow:
         with self._lock:
             steps = list(self._steps)
         trees = [step for step in steps if step.branches]
+        looked_up = [step for step in steps if step.lookup is not None]
         promised = sum(step.promised for step in steps)
         return SpeculationFigures(
             spine_hit_rate=sum(step.spine == step.commit for step in trees) / len(trees) if trees else None,
-            branch_gain=sum(step.commit - step.spine for step in trees) / len(trees) if trees else None,
+            branch_gain=sum(step.commit - step.spine - (step.lookup or 0) for step in trees) / len(trees)
+            if trees
+            else None,
             calibration=sum(step.commit - 1 for step in steps) / promised if promised > 0.0 else None,
+            lookup_share=sum(step.lookup or 0 for step in looked_up) / sum(step.commit for step in looked_up)
+            if looked_up
+            else None,
         )

@@ -26,6 +26,8 @@ from engine.tokenizer import Tokenizer, load_tokenizer
 
 MAX_BUDGET = 1024
 """The largest tree budget, as in engine.toml."""
+LOOKUP = "+lookup"
+"""Behind a mode: with the text's own repetition competing for the budget."""
 BANDWIDTH_BYTES = 256 * 2**20
 """Size of the array whose reading gives the memory bandwidth: larger than any cache."""
 
@@ -38,6 +40,7 @@ class Arm:
     kind: str
     prompt_ids: list[int]
     tokens: int = 0
+    lookup_tokens: int = 0
     steps: int = 0
     decode_s: float = 0.0
     stages_ms: Counter[str] = field(default_factory=Counter)
@@ -45,6 +48,7 @@ class Arm:
     def add(self, run: Generated) -> None:
         """Take in one run."""
         self.tokens += sum(run.commit_lengths)
+        self.lookup_tokens += run.lookup_tokens
         self.steps += run.steps
         self.decode_s += run.decode_s
         self.stages_ms.update(run.stages_ms)
@@ -76,15 +80,20 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, object]]:
 def make_arms(options: argparse.Namespace, runtime: Runtime, tokenizer: Tokenizer | None) -> list[Arm]:
     """Every mode and budget, for every context length and text kind; neighbours differ in the mode."""
     modes = options.modes.split(",")
-    unknown = [mode for mode in modes if mode not in ("off", "dflash", "ddtree")]
-    if unknown:
-        raise EngineError(f"unknown mode {unknown[0]}", where="--modes", mend="off, dflash and ddtree are known")
+    unknown = [mode for mode in modes if mode.removesuffix(LOOKUP) not in ("off", "dflash", "ddtree")]
+    if unknown or f"off{LOOKUP}" in modes:
+        mend = f"off, dflash and ddtree are known, and dflash{LOOKUP} and ddtree{LOOKUP}"
+        raise EngineError(f"unknown mode {(unknown or [f'off{LOOKUP}'])[0]}", where="--modes", mend=mend)
     if runtime.drafter is None and set(modes) != {"off"}:
         raise EngineError("dflash and ddtree need a drafter", where="--modes", mend="add --drafter DIR, or --modes off")
     ways = [
-        Speculation(cast(Literal["off", "dflash", "ddtree"], mode), budget)
+        Speculation(
+            cast(Literal["off", "dflash", "ddtree"], mode.removesuffix(LOOKUP)),
+            budget,
+            "auto" if mode.endswith(LOOKUP) else "off",
+        )
         for mode in modes
-        for budget in (_numbers(options.budgets, "--budgets", 1, MAX_BUDGET) if mode == "ddtree" else [0])
+        for budget in (_numbers(options.budgets, "--budgets", 1, MAX_BUDGET) if mode.startswith("ddtree") else [0])
     ]
     arms = []
     for context in _numbers(options.contexts, "--contexts", 0, runtime.max_context):
@@ -121,7 +130,7 @@ def report(arm: Arm, runtime: Runtime, max_tokens: int, bandwidth: float) -> dic
     budgets = {"off": 0, "dflash": runtime.block_size - 1, "ddtree": way.tree_budget}
     floor_ms = floor_bytes(runtime, way, context) / bandwidth * 1e3
     return {
-        "mode": way.mode,
+        "mode": way.mode + (LOOKUP if way.looks_up else ""),
         "kind": arm.kind,
         "context": context,
         "budget": budgets[way.mode],
@@ -130,6 +139,7 @@ def report(arm: Arm, runtime: Runtime, max_tokens: int, bandwidth: float) -> dic
         "step_ms": round(step_ms, 3),
         "stages_ms": {stage: round(total / arm.steps, 3) for stage, total in arm.stages_ms.items()},
         "floor_share": round(floor_ms / step_ms, 3),
+        **({"lookup_share": round(arm.lookup_tokens / arm.tokens, 3)} if way.looks_up else {}),
     }
 
 

@@ -76,7 +76,7 @@ class SpeculationTable:
     tree_budget: int = _setting(16, low=1, high=1024)
     adaptive_budget: bool = _setting(False)
     draft_window: int = _setting(0, low=0)
-    lookup: str = _setting("off", only=True)
+    lookup: str = _setting("off", choices=("off", "on", "auto"))
 
 
 @dataclass(frozen=True)

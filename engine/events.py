@@ -29,7 +29,8 @@ class StepSums:
     """Sums over decode steps, never means: commit length is tokens / steps, step time wall_ms / steps.
 
     `tokens` counts what was kept, bonus included, so the last step of an answer may count less than it verified.
-    `hist[i]` is the number of steps that kept i + 1 tokens. `nodes` are tree nodes verified, roots included.
+    `hist[i]` is the number of steps that kept i + 1 tokens. `nodes` are tree nodes verified, roots included. `lookup_tokens`:
+    those of `tokens` that the drafter did not propose and the text's own repetition did.
     """
 
     steps: int = 0
@@ -38,8 +39,11 @@ class StepSums:
     nodes: int = 0
     stages_ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     hist: list[int] = field(default_factory=list)
+    lookup_tokens: int = 0
 
-    def add(self, *, kept: int, wall_ms: float, nodes: int, stages_ms: Mapping[str, float]) -> None:
+    def add(
+        self, *, kept: int, wall_ms: float, nodes: int, stages_ms: Mapping[str, float], lookup_tokens: int = 0
+    ) -> None:
         """Count one step that kept `kept` tokens (at least one)."""
         self.steps += 1
         self.tokens += kept
@@ -49,6 +53,7 @@ class StepSums:
             self.stages_ms[stage] += stages_ms.get(stage, 0.0)
         self.hist.extend([0] * (kept - len(self.hist)))
         self.hist[kept - 1] += 1
+        self.lookup_tokens += lookup_tokens
 
     @property
     def host_ms(self) -> float:
@@ -79,6 +84,12 @@ class StepTaken:
     context: int
     budget: int
     load: Load
+    looks_up: bool = False  # whether the text's own repetition competes for the budget
+
+    @property
+    def lookup_tokens(self) -> int:
+        """Tokens handed out that only the lookup had proposed."""
+        return sum(node in self.round.tree.grafted for node in self.round.path[1 : self.kept + 1])
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,7 @@ class Finished:
     budget: int
     sums: StepSums
     load: Load
+    looks_up: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ class Generated:
     steps: int
     decode_s: float
     stages_ms: dict[str, float]
+    lookup_tokens: int = 0
+    """Tokens of the steps that only the lookup had proposed."""
 
 
 def generate(
@@ -52,6 +54,7 @@ def generate(
         context_left = runtime.max_context - len(prompt_ids)
         kept, reason = keep(generation.token_ids, 0, max_tokens, 0, stop_ids, ignore_eos, context_left)
         commits: list[int] = []
+        looked_up = 0
         stages: Counter[str] = Counter()
         began = perf_counter()
         while reason is None:
@@ -62,12 +65,13 @@ def generate(
             new, reason = keep(step.tokens, len(kept), max_tokens, 0, stop_ids, ignore_eos, left)
             kept += new
             commits.append(len(new))
+            looked_up += sum(node in step.tree.grafted for node in step.path[1 : len(new) + 1])
             stages.update(step.stages_ms)
         decode_s = perf_counter() - began
     finally:
         release(runtime, generation)
     text = tokenizer.decode(kept) if tokenizer else ""
-    return Generated(kept, text, commits, reason, len(commits), decode_s, dict(stages))
+    return Generated(kept, text, commits, reason, len(commits), decode_s, dict(stages), looked_up)
 
 
 def main(options: argparse.Namespace) -> Generated:
@@ -83,7 +87,7 @@ def main(options: argparse.Namespace) -> Generated:
         runtime,
         prompt_ids,
         sampling,
-        Speculation(mode, tree_budget),
+        Speculation(mode, tree_budget, options.lookup),
         max_tokens=options.max_tokens,
         stop_ids=end_of_text_ids(folder, runtime.target.config) | set(tokenizer.eos_ids if tokenizer else ()),
         ignore_eos=options.ignore_eos,

@@ -87,6 +87,8 @@ def chosen_mode(options: argparse.Namespace) -> Literal["off", "dflash", "ddtree
         raise EngineError(f'mode "{mode}" needs a drafter', where="--mode", mend="add --drafter DIR, or use --mode off")
     if getattr(options, "tree_budget", None) is not None:
         raise EngineError("a tree budget needs a drafter", where="--tree-budget", mend="add --drafter DIR")
+    if getattr(options, "lookup", "off") != "off":
+        raise EngineError("a lookup needs a drafter at work beside it", where="--lookup", mend="add --drafter DIR")
     if getattr(options, "block_size", None) is not None:
         raise EngineError("a block size needs a drafter", where="--block-size", mend="add --drafter DIR")
     return "off"

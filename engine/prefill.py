@@ -11,6 +11,7 @@ import torch
 from engine.cache import PageTable
 from engine.draft import DraftState, take_in_context
 from engine.errors import EngineError
+from engine.lookup import Lookup
 from engine.round import Generation, Rows, grow, run_target
 from engine.runtime import Runtime, Sampling, Speculation
 from engine.sampling import TokenCounts, TokenLogprob, chooser, token_logprobs
@@ -46,6 +47,7 @@ def begin(
         DraftState(torch.empty(0)) if drafts else None,
         TokenCounts.of(prompt_ids, vocab) if sampling.counts_tokens else None,
         logprobs,
+        Lookup(adapts=speculation.lookup == "auto") if drafts and speculation.looks_up else None,
     )
     _share_beginning(runtime, generation)
     return generation
@@ -79,6 +81,8 @@ def prefill_chunk(
     generation.token_ids.append(token)
     if counts is not None:
         counts.add([token])
+    if generation.lookup is not None:
+        generation.lookup.read([*generation.prompt_ids, token])
     _make_known(runtime, generation)
     return () if generation.logprobs is None else token_logprobs(logits, [token], generation.logprobs)
 

@@ -20,6 +20,7 @@ from engine.budget import sizes_worth_their_time
 from engine.cache import PageTable, Reading, joined
 from engine.draft import Candidates, DraftRequest, DraftState, draft_candidates, take_in_context
 from engine.errors import EngineError
+from engine.lookup import Lookup, graft
 from engine.runtime import Runtime, Sampling, Speculation
 from engine.sampling import NonFiniteLogitsError, TokenCounts, TokenLogprob, chooser, token_logprobs
 from engine.tree import DraftTree, build_tree, spine_length, visibility, walk
@@ -30,7 +31,7 @@ from kernels.tree_attention import tree_bias
 class Generation:
     """One request under way. `token_ids` are the tokens generated so far; `position` is that of the last of them, which
     is also the number of tokens in the cache. `draft` is None where the request does not draft, `counts` where no penalty
-    asks for them, `logprobs` (how many alternatives to tell of) where none are wanted.
+    asks for them, `logprobs` (how many alternatives to tell of) where none are wanted, `lookup` where nothing is looked up.
     """
 
     prompt_ids: list[int]
@@ -40,6 +41,7 @@ class Generation:
     draft: DraftState | None
     counts: TokenCounts | None = None
     logprobs: int | None = None
+    lookup: Lookup | None = None
     cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     position: int = 0
@@ -81,7 +83,7 @@ def decode_round(runtime: Runtime, batch: Sequence[Generation]) -> list[Round]:
         candidates = _draft(runtime, batch, budgets)
     with _timed(stages, "build"):
         whole = [
-            build_tree(generation.token_ids[-1], *drafted, budget)
+            _with_lookup(generation, build_tree(generation.token_ids[-1], *drafted, budget), budget)
             for generation, drafted, budget in zip(batch, candidates, budgets, strict=True)
         ]
         trees = _worth_their_time(runtime, batch, whole)
@@ -140,6 +142,11 @@ def _draft(runtime: Runtime, batch: Sequence[Generation], budgets: Sequence[int]
         for number, candidates in zip(asked, found, strict=True):
             drafted[number] = candidates
     return drafted
+
+
+def _with_lookup(generation: Generation, tree: DraftTree, budget: int) -> DraftTree:
+    """The tree with what the text's own repetition suggests, within the same budget."""
+    return tree if generation.lookup is None else graft(tree, generation.lookup.guess(budget), budget)
 
 
 def _worth_their_time(runtime: Runtime, batch: Sequence[Generation], trees: Sequence[DraftTree]) -> Sequence[DraftTree]:
@@ -230,6 +237,8 @@ def _commit(
     generation.position += len(path)
     if generation.counts is not None:
         generation.counts.add(tokens)
+    if generation.lookup is not None:
+        generation.lookup.learn(tokens)
     told = () if generation.logprobs is None else token_logprobs(logits[list(path)], tokens, generation.logprobs)
     return Round(tokens, len(tree), stages_ms, tree, path, spine_length(tree, path), told)
 

@@ -30,10 +30,20 @@ __all__ = ["Runtime", "Sampling", "Speculation", "load_runtime"]
 
 @dataclass(frozen=True)
 class Speculation:
-    """How a request drafts: "ddtree" with `tree_budget` nodes a round, "dflash" (the block as one chain), or "off"."""
+    """How a request drafts: "ddtree" with `tree_budget` nodes a round, "dflash" (the block as one chain), or "off".
+
+    `lookup`: whether continuations found in the text itself compete for the budget: "on" by a rule of thumb, "auto" by how they
+    have fared in this request as well. Without a drafter at work nothing is looked up.
+    """
 
     mode: Literal["off", "dflash", "ddtree"]
     tree_budget: int = 16
+    lookup: Literal["off", "on", "auto"] = "off"
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether anything is looked up."""
+        return self.mode != "off" and self.lookup != "off"
 
 
 @dataclass(frozen=True)

@@ -253,7 +253,6 @@ class Scheduler:
         now = self._clock()
         wall_ms = (now - job.last_told_s) * 1000.0
         job.last_told_s = now
-        job.sums.add(kept=kept, wall_ms=wall_ms, nodes=done.nodes, stages_ms=done.stages_ms)
         step = StepTaken(
             request_id=job.request.request_id,
             round=done,
@@ -262,6 +261,14 @@ class Scheduler:
             context=len(job.request.prompt_ids) + job.produced,
             budget=self._budget(job.request.speculation),
             load=self.load(),
+            looks_up=job.request.speculation.looks_up,
+        )
+        job.sums.add(
+            kept=kept,
+            wall_ms=wall_ms,
+            nodes=done.nodes,
+            stages_ms=done.stages_ms,
+            lookup_tokens=step.lookup_tokens,
         )
         self._tell(step)
         warning = self._guard.after(step)
@@ -329,6 +336,7 @@ class Scheduler:
             budget=self._budget(request.speculation),
             sums=job.sums,
             load=self.load(),
+            looks_up=request.speculation.looks_up,
         )
 
     def _budget(self, speculation: Speculation) -> int:

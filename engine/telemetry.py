@@ -121,7 +121,13 @@ class Telemetry:
     def _step(self, step: StepTaken) -> None:
         window = self._windows.setdefault(step.request_id, _Window(step))
         window.last = step
-        window.sums.add(kept=step.kept, wall_ms=step.wall_ms, nodes=step.round.nodes, stages_ms=step.round.stages_ms)
+        window.sums.add(
+            kept=step.kept,
+            wall_ms=step.wall_ms,
+            nodes=step.round.nodes,
+            stages_ms=step.round.stages_ms,
+            lookup_tokens=step.lookup_tokens,
+        )
         # A request's steps follow each other without a gap, so their sum is the time that has passed.
         if window.sums.wall_ms >= self._interval_ms:
             self._close(step.request_id)
@@ -143,6 +149,7 @@ def _decode_fields(last: StepTaken, sums: StepSums) -> dict[str, Any]:
         **_load_fields(last.load),
         "budget": last.budget,
         "graph": 0,  # no captured graphs in this engine yet: every step runs eagerly
+        **({"lookup": sums.lookup_tokens} if last.looks_up else {}),
     }
 
 
@@ -193,4 +200,5 @@ def _request_fields(event: Finished) -> dict[str, Any]:
         "mode": event.mode,
         **_load_fields(event.load),
         "budget": event.budget,
+        **({"lookup": event.sums.lookup_tokens} if event.looks_up else {}),
     }

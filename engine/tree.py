@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -18,12 +18,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class DraftTree:
-    """A draft tree, one entry a node, root first. `parents[0]` is -1; `log_weights` are natural logs, the root's 0."""
+    """A draft tree, one entry a node, root first. `parents[0]` is -1; `log_weights` are natural logs, the root's 0.
+
+    `grafted`: nodes that the drafter did not propose. `spine`: its first choice at each depth, where the order of the nodes does
+    not tell.
+    """
 
     token_ids: tuple[int, ...]
     parents: tuple[int, ...]
     depths: tuple[int, ...]
     log_weights: tuple[float, ...]
+    grafted: frozenset[int] = frozenset()
+    spine: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         """Nodes, the root included: the rows of a verify pass."""
@@ -38,7 +44,22 @@ class DraftTree:
             self.parents[: nodes + 1],
             self.depths[: nodes + 1],
             self.log_weights[: nodes + 1],
+            frozenset(node for node in self.grafted if node <= nodes),
+            None if self.spine is None else tuple(node for node in self.spine if node <= nodes),
         )
+
+    def first_choices(self) -> tuple[int, ...]:
+        """The drafter's rank-0 nodes from depth 1 on. Without a graft, the first child of its siblings to enter the tree."""
+        if self.spine is not None:
+            return self.spine
+        first_child: dict[int, int] = {}
+        for node in range(1, len(self)):
+            first_child.setdefault(self.parents[node], node)
+        found, at = [], 0
+        while at in first_child:
+            at = first_child[at]
+            found.append(at)
+        return tuple(found)
 
     def path_to(self, node: int) -> list[int]:
         """Node ids from the root to `node`."""
@@ -103,15 +124,7 @@ def walk(tree: DraftTree, choose: Callable[[int], int]) -> tuple[tuple[int, ...]
 def spine_length(tree: DraftTree, path: Sequence[int]) -> int:
     """Tokens the tree's rank-0 nodes alone would have kept, bonus included: 1 + leading accepted nodes of the spine.
 
-    A chain that drafts deeper than the tree's spine might have kept more, but only where the path is that whole spine. The
-    rank-0 child is always the first of its siblings to enter the tree.
+    A chain that drafts deeper than the tree's spine might have kept more, but only where the path is that whole spine.
     """
-    first_child: dict[int, int] = {}
-    for node in range(1, len(tree)):
-        first_child.setdefault(tree.parents[node], node)
-    length = 1
-    for parent, node in pairwise(path):
-        if first_child[parent] != node:
-            break
-        length += 1
-    return length
+    agreeing = takewhile(lambda pair: pair[0] == pair[1], zip(path[1:], tree.first_choices(), strict=False))
+    return 1 + sum(1 for _ in agreeing)

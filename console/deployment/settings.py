@@ -163,7 +163,9 @@ def _speculation() -> tuple[Setting, ...]:
     modes = ("off", "dflash", "ddtree")
     block = "tokens the drafter proposes at once; 0: the drafter's own"
     window = "context tokens the drafter looks back on; 0: all of it"
-    lookup = "graft continuations found in the context into the tree"
+    lookup = (
+        "let what followed the last tokens before compete for the budget; auto: as far as it has held in the request"
+    )
     return (
         Setting(
             "mode",
@@ -177,7 +179,7 @@ def _speculation() -> tuple[Setting, ...]:
         Setting("tree_budget", "speculation", "int", 16, "drafted nodes verified at once", minimum=1, maximum=1024),
         Setting("adaptive_budget", "speculation", "bool", False, "grow trees only while it pays, by measured cost"),
         Setting("draft_window", "speculation", "int", 0, window, minimum=0),
-        Setting("lookup", "speculation", "text", "off", lookup, only_default=True),
+        Setting("lookup", "speculation", "choice", "off", lookup, choices=("off", "on", "auto")),
     )
 
 

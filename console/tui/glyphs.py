@@ -13,6 +13,8 @@ class Glyphs:
     ascii: bool
     dot: str
     ring: str
+    looked_up: str
+    looked_up_kept: str
     yes: str
     no: str
     warn: str
@@ -47,6 +49,8 @@ UNICODE = Glyphs(
     ascii=False,
     dot="●",
     ring="○",
+    looked_up="◇",
+    looked_up_kept="◆",
     yes="✓",
     no="✗",
     warn="▲",
@@ -81,6 +85,8 @@ ASCII = Glyphs(
     ascii=True,
     dot="*",
     ring="o",
+    looked_up="=",
+    looked_up_kept="#",
     yes="ok",
     no="x",
     warn="!",

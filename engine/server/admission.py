@@ -10,7 +10,7 @@ from engine.requests import GenerationRequest
 from engine.runtime import Sampling, Speculation
 from engine.server.errors import ApiError
 from engine.server.message import MARKERS
-from engine.server.schema import GenerationBody, Mode
+from engine.server.schema import GenerationBody, LookupChoice, Mode
 from engine.server.service import Serving
 
 MAX_SEED = 2**63
@@ -123,4 +123,12 @@ def _speculation(engine: Serving, body: GenerationBody) -> Speculation:
             code="invalid_value",
             param="speculation.tree_budget",
         )
-    return Speculation(mode=mode, tree_budget=asked.tree_budget or service.tree_budget)
+    if asked.lookup not in (None, "off") and mode == "off":
+        raise ApiError(
+            400,
+            "speculation.lookup: it belongs to the modes that draft, dflash and ddtree, not to off",
+            code="invalid_value",
+            param="speculation.lookup",
+        )
+    lookup = asked.lookup or cast(LookupChoice, service.lookup)
+    return Speculation(mode, asked.tree_budget or service.tree_budget, lookup)

@@ -107,4 +107,5 @@ def speculation(record: Finished) -> dict[str, Any]:
         "prefill_s": round(record.prefill_ms / 1000.0, 6),
         "queue_s": round(record.queue_ms / 1000.0, 6),
         "cached_tokens": record.cached_tokens,
+        **({"lookup_tokens": record.sums.lookup_tokens} if record.looks_up else {}),
     }

@@ -16,7 +16,7 @@ from engine.prefill import prefill, release
 from engine.round import decode_round
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.scheduler import Scheduler
-from engine.server.schema import Mode
+from engine.server.schema import LookupChoice, Mode
 from engine.server.service import Serving
 from engine.tokenizer import Tokenizer, load_tokenizer
 
@@ -51,7 +51,7 @@ def load_engine(
 def warm_up(runtime: Runtime) -> None:
     """Generate tokens for real, in the service's own mode: the proof of readiness, and no first request pays for it."""
     settings = runtime.config.speculation
-    speculation = Speculation(cast(Mode, settings.mode), settings.tree_budget)
+    speculation = Speculation(cast(Mode, settings.mode), settings.tree_budget, cast(LookupChoice, settings.lookup))
     generation = prefill(runtime, [0], Sampling(), speculation)
     try:
         if runtime.max_context > 2:

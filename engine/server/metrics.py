@@ -37,6 +37,9 @@ class Metrics:
         self._steps = Counter("ddtree_decode_steps", "Decode rounds.", ["mode"], registry=registry)
         self._drafted = Counter("ddtree_draft_tokens", "Tree nodes drafted, roots left out.", registry=registry)
         self._accepted = Counter("ddtree_accepted_tokens", "Drafted tokens accepted.", registry=registry)
+        self._looked_up = Counter(
+            "ddtree_lookup_tokens", "Tokens kept that only the lookup had proposed.", registry=registry
+        )
         self._commit = Histogram("ddtree_commit_length", "Tokens a step kept.", buckets=COMMITS, registry=registry)
         self._step = Histogram("ddtree_step_seconds", "Wall time of a step.", buckets=STEP_SECONDS, registry=registry)
         self._stage = Histogram(
@@ -101,6 +104,7 @@ class Metrics:
         self._steps.labels("tree" if step.round.nodes > 1 else "single").inc()
         self._drafted.inc(step.round.nodes - 1)
         self._accepted.inc(len(step.round.path) - 1)
+        self._looked_up.inc(step.lookup_tokens)
         self._commit.observe(step.kept)
         self._step.observe(step.wall_ms / 1000.0)
         for stage in STAGES:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from engine.server.errors import ApiError
 
 Mode = Literal["off", "dflash", "ddtree"]
+LookupChoice = Literal["off", "on", "auto"]
 
 UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "audio": (),
@@ -56,10 +57,13 @@ class StreamOptions(Strict):
 
 
 class SpeculationChoice(Strict):
-    """A request's own speculation, over the service's. `tree_budget` counts drafted nodes and belongs to ddtree."""
+    """A request's own speculation, over the service's. `tree_budget` counts drafted nodes and belongs to ddtree, `lookup` to both
+    modes that draft.
+    """
 
     mode: Mode | None = None
     tree_budget: Annotated[int, Field(ge=1, le=1024)] | None = None
+    lookup: LookupChoice | None = None
 
 
 def _token_ids(value: dict[str, float]) -> dict[str, float]:

@@ -88,10 +88,10 @@ async def _events(feed: Feed) -> AsyncIterator[str]:
 
 
 def tree_json(step: StepTaken, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """`{"nodes": [{"parent", "depth", "token_id", "text", "probability", "accepted"}], "budget", "commit_length"}`.
+    """`{"nodes": [{"parent", "depth", "token_id", "text", "probability", "accepted", "lookup"}], "budget", "commit_length"}`.
 
-    `probability` is the drafter's, of the whole prefix that ends in the node; the root's is 1. Without a tokenizer a
-    node's text is its token id.
+    `probability` is the drafter's, of the whole prefix that ends in the node; the root's is 1. `lookup`: the node is there because the
+    text has gone on like this before, and its probability is that guess's. Without a tokenizer a node's text is its token id.
     """
     tree, accepted = step.round.tree, set(step.round.path)
     return {
@@ -103,6 +103,7 @@ def tree_json(step: StepTaken, tokenizer: Tokenizer | None) -> dict[str, Any]:
                 "text": str(token_id) if tokenizer is None else tokenizer.decode([token_id], skip_special_tokens=False),
                 "probability": round(math.exp(weight), 6),
                 "accepted": node in accepted,
+                "lookup": node in tree.grafted,
             }
             for node, (parent, depth, token_id, weight) in enumerate(
                 zip(tree.parents, tree.depths, tree.token_ids, tree.log_weights, strict=True)

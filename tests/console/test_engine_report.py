@@ -20,7 +20,7 @@ INFO = {
     "kv": {"page_size": 16, "pages_total": 512, "pages_used": 9, "bytes_per_token": 46080, "capacity_tokens": 8192},
     "requests": {"running": 1, "queued": 0, "served": 4, "refused": 0},
     "window": None,
-    "speculation": {"spine_hit_rate": 0.61, "branch_gain": 0.4, "calibration": None},
+    "speculation": {"spine_hit_rate": 0.61, "branch_gain": 0.4, "calibration": None, "lookup_share": 0.25},
     "host": {"cpu_percent": 12.0, "cpu_count": 2, "load_1m": 1.5, "memory_used_bytes": 1, "memory_total_bytes": 2},
     "process": {"pid": 41, "cpu_percent": 180.0, "rss_bytes": 900, "threads": 9},
     "gpus": [{"index": 0, "name": "H200", "utilization_percent": 97.0, "throttle": "power cap", "novel": 1}],
@@ -35,7 +35,7 @@ def test_every_figure_finds_its_place() -> None:
     assert report.settings == INFO["settings"]
     assert report.kv == KvFigures(pages_used=9, pages_total=512, page_size=16, bytes_per_token=46080)
     assert (report.running, report.queued) == (1, 0)
-    assert (report.spine_hit_rate, report.branch_gain) == (0.61, 0.4)
+    assert (report.spine_hit_rate, report.branch_gain, report.lookup_share) == (0.61, 0.4, 0.25)
     assert report.machine == HostFigures(12.0, 2, 1.5, 1, 2)
     assert report.process == ProcessFigures(41, 180.0, 900, 9)
     assert report.gpus == (GpuFigures(0, "H200", 97.0, throttle="power cap"),)

@@ -85,7 +85,7 @@ def test_without_a_drafter_an_unsaid_mode_is_off_and_a_said_one_is_refused() -> 
         ("[context]\ncontext_length = -1", "context_length = -1 is below 0"),
         ("[kv]\nmemory_fraction = 1.5", "memory_fraction = 1.5 is outside 0.01-0.98"),
         ("[speculation]\nadaptive_budget = 1", "adaptive_budget = 1 is not true or false"),
-        ("[speculation]\nlookup = 'ngram'", 'lookup = "ngram" is not supported by this engine; leave it at "off"'),
+        ("[speculation]\nlookup = 'ngram'", 'lookup = "ngram" is not one of off, on, auto'),
         ("[speculation]\ndraft_window = -1", "draft_window = -1 is below 0"),
         ("[parallel]\ntensor_parallel = 2", "tensor_parallel = 2 is not supported by this engine; leave it at 1"),
         ("[server]\ntool_parser = 'kimi'", 'tool_parser = "kimi" is not one of hermes, qwen3, kimi_k2 or ""'),

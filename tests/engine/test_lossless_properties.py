@@ -62,7 +62,14 @@ SAMPLINGS = [
     Sampling(repetition_penalty=1.4, frequency_penalty=0.6, presence_penalty=0.4),
     Sampling(temperature=0.9, seed=3, repetition_penalty=1.2, logit_bias=((4, 3.0), (9, -100.0))),
 ]
-SPECULATIONS = [Speculation("off"), Speculation("dflash"), *(Speculation("ddtree", b) for b in (1, 4, 13, 40))]
+SPECULATIONS = [
+    Speculation("off"),
+    Speculation("dflash"),
+    Speculation("dflash", lookup="on"),
+    *(Speculation("ddtree", budget) for budget in (1, 4, 13, 40)),
+    *(Speculation("ddtree", budget, "auto") for budget in (4, 40)),
+    Speculation("ddtree", 13, "on"),
+]
 
 requests = st.builds(
     lambda beginning, length, ending, speculation, sampling, tokens, arrives: Request(

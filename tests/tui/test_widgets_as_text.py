@@ -161,6 +161,21 @@ def test_the_accepted_path_is_the_solid_top_line_of_the_tree() -> None:
     assert lines[-1].split()[:6] == ["kept", "4", "12", "of", "16", "drafts"]
 
 
+def test_what_was_looked_up_has_its_own_mark_and_its_share_is_told() -> None:
+    nodes = (
+        TreeNode(-1, 0, "r", None, True),
+        TreeNode(0, 1, "kept", 0.9, True, lookup=True),
+        TreeNode(1, 2, "not", 0.8, False, lookup=True),
+        TreeNode(0, 1, "own", 0.1, False),
+    )
+    told = snapshot(NOW_S, tree=TreeFigures(nodes, 4, 2), lookup_share=0.25)
+    lines = drawn(draw_tree, view(told), 120, 8)
+    assert "◆ kept .90" in lines[0]
+    assert "◇ not .80" in lines[0]
+    assert "○ own .10" in lines[1]
+    assert "◆ lookup 25 % of kept" in lines[-1]
+
+
 def test_a_tree_that_does_not_fit_says_how_much_is_hidden() -> None:
     lines = drawn(draw_tree, view(), 120, 3)
     assert len(lines) == 3

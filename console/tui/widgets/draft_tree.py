@@ -33,7 +33,8 @@ def draw_tree(view: View, width: int, height: int) -> list[Content]:
 
 
 def _first_node(line: Content, glyphs: Glyphs) -> int:
-    places = (line.plain.find(f"{mark} ") for mark in (glyphs.dot, glyphs.ring))
+    marks = (glyphs.dot, glyphs.ring, glyphs.looked_up, glyphs.looked_up_kept)
+    places = (line.plain.find(f"{mark} ") for mark in marks)
     return min(place for place in places if place >= 0)
 
 
@@ -76,7 +77,10 @@ def _grown(
 
 
 def _label_text(node: TreeNode, glyphs: Glyphs) -> str:
-    mark = glyphs.dot if node.accepted or node.parent < 0 else glyphs.ring
+    if node.lookup:
+        mark = glyphs.looked_up_kept if node.accepted else glyphs.looked_up
+    else:
+        mark = glyphs.dot if node.accepted or node.parent < 0 else glyphs.ring
     token = _token_text(node.text, glyphs)
     if len(token) > _LONGEST_TOKEN:
         token = token[: _LONGEST_TOKEN - len(glyphs.ellipsis)] + glyphs.ellipsis
@@ -111,4 +115,7 @@ def _caption(view: View, tree: TreeFigures, hidden: int, width: int) -> Content:
         parts.append(Content.styled(f"spine hit {percent(snapshot.spine_hit_rate)}", QUIET))
     if snapshot.branch_gain is not None:
         parts.append(Content.styled(f"branch gain {snapshot.branch_gain:+.2f}", QUIET))
+    if snapshot.lookup_share is not None:
+        mark = view.glyphs.looked_up_kept
+        parts.append(Content.styled(f"{mark} lookup {percent(snapshot.lookup_share)} of kept", QUIET))
     return row("", within(parts, width - LABEL_WIDTH, "   "))

@@ -64,6 +64,19 @@ def test_every_mode_gives_the_reference_tokens(client: openai.OpenAI, case: Any,
     assert answer.choices[0].token_ids == case["autoregressive"]
 
 
+def test_a_request_may_have_its_text_looked_up_and_is_told_what_that_gave(client: openai.OpenAI) -> None:
+    case = CASES[1]
+    prompt = [*case["prompt"], *case["autoregressive"], *case["prompt"]]
+    plain = complete(client, prompt, max_tokens=64, speculation={"mode": "ddtree", "tree_budget": 8})
+    looked_up = complete(
+        client, prompt, max_tokens=64, speculation={"mode": "ddtree", "tree_budget": 8, "lookup": "auto"}
+    )
+    assert looked_up.choices[0].token_ids == plain.choices[0].token_ids
+    assert "lookup_tokens" not in plain.speculation
+    assert 0 < looked_up.speculation["lookup_tokens"] < 64
+    assert looked_up.speculation["steps"] < plain.speculation["steps"]
+
+
 def test_an_answer_has_the_shape_clients_expect(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
     answer = complete(client, CASES[0]["prompt"], max_tokens=12)
     (choice,) = answer.choices

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,23 @@ def test_a_window_closes_when_the_interval_is_full() -> None:
         in log.lines[0]
     )
     assert " nodes=50 hist=0,10 running=1 queued=0 kv_used=3 kv_total=9 page=16 budget=4 graph=0" in log.lines[0]
+
+
+def test_a_window_tells_what_was_looked_up_only_where_something_could_be() -> None:
+    log = Log(interval_s=1.0)
+    for _ in range(10):
+        taken = step(kept=2, path=(0, 1))
+        tree = replace(taken.round.tree, grafted=frozenset({1}))
+        log.take(replace(taken, round=replace(taken.round, tree=tree), looks_up=True))
+    log.take(step(kept=2, wall_ms=1000.0))
+    assert log.lines[0].endswith(" graph=0 lookup=10")
+    assert log.lines[1].endswith(" graph=0")
+
+
+def test_what_a_step_is_cut_by_was_not_looked_up_either() -> None:
+    taken = step(kept=2, path=(0, 1, 2, 3), parents=(-1, 0, 1, 2), weights=(0.0, -0.1, -0.2, -0.3))
+    tree = replace(taken.round.tree, grafted=frozenset({2, 3}))
+    assert replace(taken, round=replace(taken.round, tree=tree)).lookup_tokens == 1
 
 
 def test_a_window_closes_with_its_request_before_the_requests_own_line() -> None:
@@ -150,6 +168,18 @@ def test_acceptance_is_a_ratio_of_sums_over_trees_with_branches() -> None:
     assert figures.spine_hit_rate == 0.5
     assert figures.branch_gain == 0.5
     assert figures.calibration == pytest.approx((2 + 1 + 0) / (1.0 + 1.0 + 0.5))
+
+
+def test_what_was_looked_up_is_told_apart_from_what_branches_gained() -> None:
+    window = AcceptanceWindow()
+    tree = {"parents": (-1, 0, 0, 1), "weights": (0.0, math.log(0.5), math.log(0.3), math.log(0.2))}
+    kept = step(path=(0, 1, 3), spine=2, **tree)
+    looked_up = replace(kept.round, tree=replace(kept.round.tree, grafted=frozenset({3}), spine=(1,)))
+    window.observe(replace(kept, round=looked_up, looks_up=True))
+    window.observe(replace(step(path=(0,), spine=1, **tree), looks_up=True))
+    assert window.figures().lookup_share == 0.25
+    assert window.figures().branch_gain == 0.0
+    assert AcceptanceWindow().figures().lookup_share is None
 
 
 def test_a_chain_measures_no_branches_but_calibration() -> None:

@@ -143,6 +143,22 @@ def with_key(server: Server, path: str, body: Any, key: str = "Bearer s3cret") -
             "speculation.tree_budget",
             "belongs to mode ddtree",
         ),
+        (
+            COMPLETIONS,
+            {"prompt": "a", "speculation": {"mode": "off", "lookup": "on"}},
+            400,
+            "invalid_value",
+            "speculation.lookup",
+            "belongs to the modes that draft",
+        ),
+        (
+            COMPLETIONS,
+            {"prompt": "a", "speculation": {"lookup": "yes"}},
+            400,
+            "invalid_value",
+            "speculation.lookup",
+            "'auto'",
+        ),
         (CHAT, {"messages": []}, 400, "invalid_value", "messages", "messages:"),
         (CHAT, {"messages": [{"role": "robot", "content": "a"}]}, 400, "invalid_value", "messages.0.role", "role"),
         (
