@@ -128,9 +128,13 @@ _TABLE = (
     Verb(
         "history",
         "What was changed, when, by whom, how it ended",
-        "Every settings generation on the host, newest first.",
+        "Every settings generation on the host, newest first. With --diff, what is different between two of them, by their "
+        "numbers.",
         service.history,
-        (_HOST,),
+        (
+            _HOST,
+            Argument("diff", "the settings that generation B changes from A", kind="count", takes=2, metavar="A B"),
+        ),
         key="2",
     ),
     Verb(

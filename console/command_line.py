@@ -82,12 +82,15 @@ def _split(
         if argument.kind == "flag":
             if value is not None:
                 raise UsageError("takes no value", where=f"--{argument.name}")
-            value = ""
-        elif value is None:
-            if not words:
-                raise UsageError("needs a value", where=f"--{argument.name}", mend=f"write {argument.shown}")
-            value = words.pop(0)
-        given.setdefault(argument.name, []).append(value)
+            given[argument.name] = []
+            continue
+        values = [] if value is None else [value]
+        if len(words) < argument.takes - len(values):
+            needs = "a value" if argument.takes == 1 else f"{argument.takes} values"
+            raise UsageError(f"needs {needs}", where=f"--{argument.name}", mend=f"write {argument.shown}")
+        while len(values) < argument.takes:
+            values.append(words.pop(0))
+        given.setdefault(argument.name, []).extend(values)
     return verb, plain, given
 
 
@@ -111,9 +114,9 @@ def _typed(argument: Argument, texts: Sequence[str], where: str) -> Any:
     values = [_one(argument, text, where) for text in texts]
     if argument.repeat:
         return tuple(values)
-    if len(values) > 1:
+    if len(values) > argument.takes:
         raise UsageError("is given twice", where=where)
-    return values[0]
+    return values[0] if argument.takes == 1 else tuple(values)
 
 
 def _one(argument: Argument, text: str, where: str) -> Any:

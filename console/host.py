@@ -23,7 +23,7 @@ from console.box.target import Scope, Target
 from console.box.values import Record, ServiceState
 from console.config import places, resolve
 from console.deployment import generations, reconfigure
-from console.deployment.change import ChangePlan, Generation, Outcome, Phase, Stray
+from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase, Stray
 from console.deployment.detect import find_site
 from console.deployment.reconfigure import Choices
 from console.deployment.site import Site, read_base
@@ -116,6 +116,10 @@ class Host:
     async def history(self) -> Sequence[Generation]:
         """Every settings generation, newest first."""
         return await generations.history(self.site)
+
+    async def diff(self, old: int, new: int) -> Sequence[Difference]:
+        """What is different between two generations, by their numbers. Raises UsageError for one that is not there."""
+        return await generations.diff(self.site, old, new)
 
     def playbooks(self) -> Sequence[Playbook]:
         """The catalogue."""

@@ -51,8 +51,13 @@ async def rollback(call: Call) -> ExitCode:
 
 
 async def history(call: Call) -> ExitCode:
-    """Every settings generation on the host, newest first."""
+    """Every settings generation on the host, newest first; with --diff, what is different between two of them."""
     async with on_host(call) as host:
+        if pair := call.arguments.get("diff"):
+            old, new = pair
+            changed = await host.diff(old, new)
+            call.say(diff_json(host.name, old, new, changed), diff_text(old, new, changed))
+            return ExitCode.DONE
         generations = await host.history()
     for_json = {"host": call.text("host"), "generations": [generation_json(g) for g in generations]}
     call.say(for_json, history_text(generations))
@@ -206,6 +211,18 @@ def outcome_text(outcome: Outcome, style: Style) -> str:
 def generation_json(generation: Generation) -> dict[str, Any]:
     """One entry of `ddtree history --json`."""
     return asdict(generation)
+
+
+def diff_json(host: str, old: int, new: int, changed: Sequence[Difference]) -> dict[str, Any]:
+    """What `ddtree history --diff A B --json` prints."""
+    return {"host": host, "from": old, "to": new, "differences": [asdict(difference) for difference in changed]}
+
+
+def diff_text(old: int, new: int, changed: Sequence[Difference]) -> str:
+    """One line a setting under the two numbers, or that there is nothing to show."""
+    if not changed:
+        return f"generations {old} and {new} hold the same settings"
+    return f"generation {old} → {new}\n{differences_text(changed)}"
 
 
 def history_text(generations: Sequence[Generation]) -> str:

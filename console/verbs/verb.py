@@ -27,6 +27,8 @@ class Argument:
     choices: tuple[str, ...] = ()
     default: Any = None
     metavar: str = ""
+    takes: int = 1
+    """How many values stand behind an option that is no flag; more than one: they come as a tuple."""
 
     @property
     def shown(self) -> str:

@@ -14,7 +14,7 @@ from console.actions import VERBS
 from console.box.connection import Connection
 from console.box.services import ServiceManager
 from console.box.uninstall import uninstall
-from console.errors import ExitCode
+from console.errors import ExitCode, UsageError
 from console.verbs.verb import Call, Session
 from console.verbs.words import Style
 
@@ -81,3 +81,28 @@ async def test_a_no_changes_nothing(ops: Connection, served: ServiceManager) -> 
     status, said = await restart({"page_size": "64"}, {"Apply?": "n"})
     assert status is ExitCode.INTERRUPTED and "page_size" in said
     assert (await served.state()).invocation == before
+
+
+async def test_the_difference_of_two_generations_is_told_either_way_round(served: ServiceManager) -> None:
+    status, said = await restart({"page_size": "64"}, {"Apply?": "y"})
+    assert status is ExitCode.DONE, said
+    told: list[tuple[Mapping[str, Any], str]] = []
+
+    async def no_console(*_: object) -> ExitCode:
+        raise AssertionError("no console is opened here")
+
+    async def history(old: int, new: int) -> ExitCode:
+        session = Session(lambda data, text: told.append((data, text)), Style(False), no_console)
+        return await VERBS["history"].run(Call(VERBS["history"], {"host": "box", "diff": (old, new)}, session))
+
+    assert await history(0, 1) is ExitCode.DONE and await history(1, 0) is ExitCode.DONE
+    (forth, words), (back, _) = told
+    (one,) = forth["differences"]
+    assert (forth["host"], forth["from"], forth["to"]) == ("box", 0, 1)
+    assert one["name"] == "page_size" and one["new"] == 64 and one["old"] != 64
+    assert back["differences"] == [{"name": "page_size", "old": 64, "new": one["old"]}]
+    assert words.startswith("generation 0 → 1\n") and "page_size" in words
+    assert await history(1, 1) is ExitCode.DONE
+    assert told[-1][0]["differences"] == [] and "hold the same settings" in told[-1][1]
+    with pytest.raises(UsageError, match="there are 0 to 1"):
+        await history(0, 7)

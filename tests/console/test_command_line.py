@@ -111,3 +111,24 @@ def test_every_verb_can_be_typed_as_its_usage_says() -> None:
 def test_keys_of_verbs_are_not_given_twice() -> None:
     keys = [verb.key for verb in VERBS.values() if verb.key]
     assert len(keys) == len(set(keys))
+
+
+def test_an_option_of_two_values_takes_both_and_leaves_the_host_alone() -> None:
+    assert read("history --diff 0 12 gpu-01").arguments == {"host": "gpu-01", "diff": (0, 12)}
+    assert read("history gpu-01 --diff=3 1").arguments["diff"] == (3, 1)
+    assert "diff" not in {k for k, v in read("history gpu-01").arguments.items() if v is not None}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("history gpu-01 --diff", "needs 2 values"),
+        ("history gpu-01 --diff 3", "needs 2 values"),
+        ("history gpu-01 --diff 3 --json", "'--json' is not a whole number"),
+        ("history gpu-01 --diff -1 2", "'-1' is not a whole number"),
+        ("history gpu-01 --diff 1 2 --diff 2 3", "is given twice"),
+        ("history gpu-01 --diff 1 2 3", "takes no '3'"),
+    ],
+)
+def test_a_diff_of_other_than_two_generations_is_refused(line: str, why: str) -> None:
+    assert why in refused(line)
