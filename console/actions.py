@@ -112,8 +112,35 @@ _TABLE = (
         "Restart the service. With --set, new settings are staged, gated by a real completion and a soak, and rolled back "
         "when the gate fails. Exit 0 confirmed, 20 rolled back, 21 rollback failed, 22 base changed, 23 outcome unknown yet.",
         service.restart,
-        (_HOST, _SET, _DRY_RUN, _YES),
+        (
+            _HOST,
+            _SET,
+            _DRY_RUN,
+            _YES,
+            Argument(
+                "confirm-within",
+                "the change goes back by itself unless `ddtree confirm` follows within so many seconds",
+                kind="count",
+                metavar="S",
+            ),
+        ),
         key="r",
+        changes_box=True,
+    ),
+    Verb(
+        "confirm",
+        "Keep the settings that wait for your word",
+        "After restart --set --confirm-within: the change that waits on the host holds. Exit 20 when it was too late.",
+        service.confirm_change,
+        (_HOST,),
+        changes_box=True,
+    ),
+    Verb(
+        "revert",
+        "Take back the settings that wait for your word",
+        "After restart --set --confirm-within: the settings before come back at once, by the same gate.",
+        service.revert_change,
+        (_HOST,),
         changes_box=True,
     ),
     Verb(

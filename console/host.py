@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from console.audit import Entry, append
 from console.box import empty_log, journal
@@ -153,6 +153,16 @@ class Host:
         names = ", ".join(difference.name for difference in plan.differences)
         with self._changing("apply", detail=names) as entry:
             async for item in reconfigure.apply(self.site, plan, choices=choices):
+                if isinstance(item, Outcome):
+                    entry.ended(item.status, item.request_id)
+                yield item
+
+    async def say(self, word: Literal["confirm", "revert"]) -> AsyncIterator[Phase | Outcome]:
+        """Give the operator's word to the change that waits for one, and follow it to its Outcome."""
+        with self._changing(word) as entry:
+            entry.request_id = request_id = await reconfigure.waiting_change(self.site)
+            await reconfigure.say(self.site, request_id, word)  # too late: the Outcome tells
+            async for item in reconfigure.follow(self.site, request_id):
                 if isinstance(item, Outcome):
                     entry.ended(item.status, item.request_id)
                 yield item

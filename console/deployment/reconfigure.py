@@ -181,6 +181,21 @@ async def say(site: Site, request_id: str, word: Literal["confirm", "revert"]) -
     return asked.exit_status == 0
 
 
+async def waiting_change(site: Site) -> str:
+    """The request id of the change that waits for the operator's word. Raises UsageError where none does."""
+    try:
+        report = json.loads(await site.connection.read(f"{site.state}/apply.json"))
+    except NoSuchFile:
+        report = {"status": "none"}
+    if report["status"] != "running" or report["phases"][-1]["name"] != "waiting":
+        raise UsageError(
+            "no change waits for a word",
+            where=site.connection.target.name,
+            mend="ddtree history tells how the last one ended",
+        )
+    return str(report["request_id"])
+
+
 async def follow(site: Site, request_id: str) -> AsyncIterator[Phase | Outcome]:
     """Phases of a request that the box has, from its first one, and at last its Outcome."""
     began = heard = time.monotonic()

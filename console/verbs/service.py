@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from console.box.values import ServiceState
 from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase, Stray
@@ -50,6 +50,29 @@ async def rollback(call: Call) -> ExitCode:
         return await _apply(call, host, plan)
 
 
+async def confirm_change(call: Call) -> ExitCode:
+    """Keep the settings that wait for a word."""
+    return await _say(call, "confirm")
+
+
+async def revert_change(call: Call) -> ExitCode:
+    """Take back the settings that wait for a word; exit 0 when the old ones serve again."""
+    return await _say(call, "revert")
+
+
+async def _say(call: Call, word: Literal["confirm", "revert"]) -> ExitCode:
+    async with on_host(call) as host:
+        async for item in host.say(word):
+            if isinstance(item, Outcome):
+                call.say(outcome_json(host.name, item), outcome_text(item, call.session.style))
+                if word == "revert" and item.status == "rolled_back":
+                    return ExitCode.DONE  # it is what was asked for
+                if word == "revert" and item.status == "confirmed":
+                    return ExitCode.FAILED  # too late
+                return OUTCOME_EXITS[item.status]
+    raise AssertionError("a change ends with its outcome")
+
+
 async def history(call: Call) -> ExitCode:
     """Every settings generation on the host, newest first; with --diff, what is different between two of them."""
     async with on_host(call) as host:
@@ -68,6 +91,8 @@ async def _act(call: Call, *, interrupts: bool) -> ExitCode:
     changes = call.pairs("set")
     if changes and call.verb.name == "stop":
         raise UsageError("changes no settings", where="stop --set", mend="use restart --set")
+    if call.arguments.get("confirm-within") is not None and (not changes or call.arguments["confirm-within"] < 1):
+        raise UsageError("needs a change and at least 1 second", where="--confirm-within", mend="add --set NAME=VALUE")
     async with on_host(call) as host:
         if changes or call.flag("dry-run"):
             plan = await host.plan(changes)
@@ -97,6 +122,8 @@ async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:
             call.say(outcome_json(host.name, item), outcome_text(item, style))
             return OUTCOME_EXITS[item.status]
         call.tell(phase_text(item))
+        if item.name == "waiting":
+            call.tell(f"keep it: ddtree confirm {host.name}   take it back: ddtree revert {host.name}")
     raise AssertionError("an apply ends with its outcome")
 
 
@@ -119,7 +146,8 @@ async def _choices(call: Call, host: Host, plan: ChangePlan) -> Choices:
         count = plan.requests_in_flight
         question = f"{count} request{'s' * (count != 1)} in flight: wait until they have ended? [y/N] "
         wait = (await ask(question)).strip().lower() in ("y", "yes")
-    return Choices(on_in_flight="wait" if wait else "abort", end=end)
+    confirm_s: int | None = call.arguments.get("confirm-within")
+    return Choices(on_in_flight="wait" if wait else "abort", confirm_s=confirm_s, end=end)
 
 
 def stray_text(stray: Stray, style: Style) -> str:

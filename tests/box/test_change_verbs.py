@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,36 @@ async def test_the_difference_of_two_generations_is_told_either_way_round(served
     assert told[-1][0]["differences"] == [] and "hold the same settings" in told[-1][1]
     with pytest.raises(UsageError, match="there are 0 to 1"):
         await history(0, 7)
+
+
+@pytest.mark.parametrize(
+    ("word", "status", "first"),
+    [("confirm", ExitCode.DONE, ExitCode.DONE), ("revert", ExitCode.DONE, ExitCode.ROLLED_BACK)],
+)
+async def test_a_change_waits_for_the_word_of_another_command(
+    served: ServiceManager, word: str, status: ExitCode, first: ExitCode
+) -> None:
+    waits = asyncio.Event()
+    told: list[Mapping[str, Any]] = []
+
+    def say(data: Mapping[str, Any], text: str) -> None:
+        told.append(data)
+        if "ddtree confirm box" in text:
+            waits.set()
+
+    async def no_console(*_: object) -> ExitCode:
+        raise AssertionError("no console is opened here")
+
+    async def verb(name: str, **more: Any) -> ExitCode:
+        return await VERBS[name].run(Call(VERBS[name], {"host": "box", **more}, Session(say, Style(False), no_console)))
+
+    with pytest.raises(UsageError, match="no change waits"):
+        await verb(word)
+    with pytest.raises(UsageError, match="needs a change"):
+        await verb("restart", yes=True, **{"confirm-within": 60})
+    change = asyncio.create_task(verb("restart", set={"page_size": "64"}, yes=True, **{"confirm-within": 60}))
+    await asyncio.wait_for(waits.wait(), 30)
+    assert await verb(word) is status
+    assert await change is first
+    ends = [data["status"] for data in told if "status" in data]
+    assert ends == ["confirmed" if word == "confirm" else "rolled_back"] * 2
