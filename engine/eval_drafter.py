@@ -60,14 +60,14 @@ def main(argv: Sequence[str]) -> int:
     counts: dict[Key, dict[int, RoundCount]] = {}
     for number, (context, response) in enumerate(_answers(target, drafter, tokenizer, stop_ids, options), start=1):
         passage = Passage(response.token_ids, response.features, len(response.question.token_ids))
-        rounds = replay(drafter, target, drafting.head, passage, (CHAIN, *options.budgets))
+        rounds = replay(drafter, target, drafting.head, passage, (CHAIN, *options.budgets), lookup=options.lookup)
         for key in ((context, response.question.kind), (context, "all")):
             kept = counts.setdefault(key, {})
             for budget, count_ in rounds.items():
                 kept[budget] = kept.get(budget, RoundCount()) + count_
         ticker.show(f"{number} of {len(options.contexts) * len(KINDS) * options.prompts} answers")
     rows = [
-        _row(key, counts[key], options.budgets)
+        _row(key, counts[key], options.budgets, lookup=options.lookup)
         for key in sorted(counts, key=lambda key: (key[0], key[1] == "all", key))
     ]
     report = {"model": options.model, "drafter": options.drafter, "block_size": drafter.config.block_size, "rows": rows}
@@ -107,7 +107,7 @@ def _ask(
     return answer(target, questions, taps=taps, stop_ids=stop_ids, slots=SLOTS, capacity=capacity, seed=0)
 
 
-def _row(key: Key, counts: Mapping[int, RoundCount], budgets: Sequence[int]) -> dict[str, Any]:
+def _row(key: Key, counts: Mapping[int, RoundCount], budgets: Sequence[int], *, lookup: bool) -> dict[str, Any]:
     """The figures of one kind at one context; survival, spine, gain and calibration are those of the budget nearest 16."""
     middle = min(budgets, key=lambda budget: abs(budget - 16))
     tree = counts[middle]
@@ -122,18 +122,21 @@ def _row(key: Key, counts: Mapping[int, RoundCount], budgets: Sequence[int]) -> 
         "spine_hit_rate": round(tree.spine_hit_rate, 3),
         "branch_gain": round(tree.branch_gain, 3),
         "calibration": None if tree.calibration is None else round(tree.calibration, 3),
+        **({"lookup_share": round(tree.lookup_share, 3)} if lookup else {}),
     }
 
 
 def table(rows: Sequence[Mapping[str, Any]], budgets: Sequence[int]) -> str:
     """The same for people: commit lengths left, how the middle budget's rounds went right."""
     heads = ["chain", *(f"tree {budget}" for budget in budgets), "spine", "gain", "calib.", "rounds"]
+    heads += ["lookup"] if any("lookup_share" in row for row in rows) else []
     lines = [f"{'context':>7} {'text':11}" + "".join(f"{head:>9}" for head in heads)]
     for row in rows:
         figures = [row["chain"], *row["tree"].values()]
         cells = [f"{figure:9.2f}" for figure in figures]
         cells += [f"{100 * row['spine_hit_rate']:7.0f} %", f"{row['branch_gain']:+9.2f}"]
         cells += ["        –" if row["calibration"] is None else f"{row['calibration']:9.2f}", f"{row['rounds']:9}"]
+        cells += [f"{100 * row['lookup_share']:7.0f} %"] if "lookup_share" in row else []
         lines.append(f"{row['context'] or 'short':>7} {row['kind']:11}" + "".join(cells))
     if rows:
         survival = rows[-1]["survival"]
@@ -179,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--max-tokens", type=two_or_more, default=96, metavar="N", help="tokens an answer (default: 96)"
+    )
+    parser.add_argument(
+        "--lookup", action="store_true", help="let the text's own repetition compete for the budget; tells its share"
     )
     parser.add_argument("--seed", type=int, default=0, help="draws other held-out prompts")
     parser.add_argument("--threads", type=positive, default=None, metavar="N", help="processor threads (default: all)")

@@ -13,6 +13,7 @@ import torch
 
 from engine.draft_head import DraftHead
 from engine.drafter import Drafter
+from engine.lookup import Lookup, graft
 from engine.models.decoder import Decoder
 from engine.training.blocks import Passage, anchor_positions, pack_blocks
 from engine.training.objective import draft_hidden
@@ -36,6 +37,8 @@ class RoundCount:
     """Tokens that the trees' rank-0 nodes alone would have kept."""
     spine_rounds: int = 0
     """Rounds whose accepted path left the rank-0 nodes nowhere."""
+    lookup_tokens: int = 0
+    """Tokens that only the text's own repetition had proposed."""
     predicted: float = 0.0
     """Drafted tokens that the drafter's own probabilities promise: the sum of its nodes' path probabilities."""
 
@@ -46,6 +49,7 @@ class RoundCount:
             tuple(a + b for a, b in zip_longest(self.hist, other.hist, fillvalue=0)),
             self.spine_tokens + other.spine_tokens,
             self.spine_rounds + other.spine_rounds,
+            self.lookup_tokens + other.lookup_tokens,
             self.predicted + other.predicted,
         )
 
@@ -67,8 +71,13 @@ class RoundCount:
 
     @property
     def branch_gain(self) -> float:
-        """Tokens a round that the branches beside the spine add."""
-        return (self.tokens - self.spine_tokens) / self.rounds if self.rounds else 0.0
+        """Tokens a round that the drafter's branches beside the spine add."""
+        return (self.tokens - self.spine_tokens - self.lookup_tokens) / self.rounds if self.rounds else 0.0
+
+    @property
+    def lookup_share(self) -> float:
+        """Of the tokens kept, those that only the lookup had proposed."""
+        return self.lookup_tokens / self.tokens if self.tokens else 0.0
 
     @property
     def calibration(self) -> float | None:
@@ -78,9 +87,17 @@ class RoundCount:
 
 @torch.inference_mode()
 def replay(
-    drafter: Drafter, target: Decoder, head: DraftHead, passage: Passage, budgets: Sequence[int]
+    drafter: Drafter,
+    target: Decoder,
+    head: DraftHead,
+    passage: Passage,
+    budgets: Sequence[int],
+    *,
+    lookup: bool = False,
 ) -> Mapping[int, RoundCount]:
     """Rounds over one passage of greedy text, for each tree budget; budget 0 stands for the chain.
+
+    With `lookup` the text's own repetition competes for the budget, as the engine's setting "auto" has it.
 
     A round whose draft reaches past the end of the text is not counted.
     """
@@ -92,20 +109,34 @@ def replay(
         for hidden in draft_hidden(drafter, target, blocks)[:, 1:].to(target.dtype):
             places, log_probs = draft_topk(head.logits(target, hidden), ranks)
             candidates.append((head.tokens(places).tolist(), log_probs.tolist()))
-    return {budget: _count_rounds(passage.token_ids, anchors, candidates, budget) for budget in budgets}
+    return {
+        budget: _count_rounds(passage.token_ids, anchors, candidates, budget, Lookup(adapts=True) if lookup else None)
+        for budget in budgets
+    }
 
 
 def _count_rounds(
-    token_ids: Sequence[int], anchors: Sequence[int], candidates: Sequence[Candidates], budget: int
+    token_ids: Sequence[int],
+    anchors: Sequence[int],
+    candidates: Sequence[Candidates],
+    budget: int,
+    lookup: Lookup | None,
 ) -> RoundCount:
     count = RoundCount()
     position = anchors[0] if anchors else 0
+    if lookup is not None:
+        lookup.read(token_ids[: position + 1])
     while anchors and position <= anchors[-1]:
         block = candidates[position - anchors[0]]
         if position + len(block[0]) + 1 >= len(token_ids):
             break
-        one = _one_round(_draft(token_ids[position], block, budget), token_ids[position + 1 :], len(block[0]))
+        tree = _draft(token_ids[position], block, budget)
+        if lookup is not None:
+            tree = graft(tree, lookup.guess(budget or len(block[0])), budget or len(block[0]))
+        one = _one_round(tree, token_ids[position + 1 :], len(block[0]))
         count += one
+        if lookup is not None:
+            lookup.learn(token_ids[position + 1 : position + 1 + one.tokens])
         position += one.tokens
     return count
 
@@ -118,14 +149,15 @@ def _draft(seed: int, block: Candidates, budget: int) -> DraftTree:
 
 
 def _one_round(tree: DraftTree, following: Sequence[int], depth: int) -> RoundCount:
-    """What a round keeps of `tree` where the target's tokens are `following`."""
-    path, _ = walk(tree, lambda node: following[tree.depths[node]])
+    """What a round keeps of `tree` where the target's tokens are `following`; the text's end keeps nothing."""
+    path, _ = walk(tree, lambda node: following[tree.depths[node]] if tree.depths[node] < len(following) else -1)
     spine = spine_length(tree, path)
     return RoundCount(
         tokens=len(path),
         rounds=1,
-        hist=tuple(int(kept == len(path)) for kept in range(1, depth + 2)),
+        hist=tuple(int(kept == len(path)) for kept in range(1, max(depth + 1, len(path)) + 1)),
         spine_tokens=spine,
         spine_rounds=int(spine == len(path)),
+        lookup_tokens=sum(node in tree.grafted for node in path),
         predicted=sum(math.exp(weight) for weight in tree.log_weights[1:]),
     )

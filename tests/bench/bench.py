@@ -27,6 +27,7 @@ WAYS: Mapping[str, Speculation] = {
     "chain": Speculation("dflash"),
     "tree 7": Speculation("ddtree", 7),
     "tree 16": Speculation("ddtree", 16),
+    "7+lookup": Speculation("ddtree", 7, "auto"),
 }
 
 

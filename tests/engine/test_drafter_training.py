@@ -333,6 +333,22 @@ def test_replayed_rounds_are_the_rounds_the_engine_takes(runtime: Runtime, targe
         assert count.rounds > 5
 
 
+def test_replayed_rounds_with_lookup_are_the_engines_too(runtime: Runtime, target: Decoder, tiny_folder: Path) -> None:
+    drafter = load_drafter(tiny_folder / "drafter", target.config, torch.float32)
+    prompt = (5, 9, 2, 33, 17, 60)
+    for budget in (0, 7):
+        way = Speculation("ddtree", budget, "auto") if budget else Speculation("dflash", lookup="auto")
+        run = generate(runtime, prompt, Sampling(), way, max_tokens=96, ignore_eos=True)
+        token_ids = (*prompt, *run.token_ids)
+        with torch.no_grad():
+            _, features = target(torch.tensor(token_ids), torch.arange(len(token_ids)), causal, TAPS)
+        passage = Passage(token_ids, features, 6)
+        count = replay(drafter, target, DraftHead(), passage, [budget], lookup=True)[budget]
+        assert count.tokens == sum(run.commit_lengths[: count.rounds])
+        assert 0 < count.lookup_tokens <= run.lookup_tokens
+        assert count.rounds < replay(drafter, target, DraftHead(), passage, [budget])[budget].rounds
+
+
 @pytest.fixture
 def trained(tiny_folder: Path, tmp_path: Path) -> Iterator[Path]:
     """What the command makes of the tiny target in a few steps."""
