@@ -150,7 +150,7 @@ async def _install(
     connection: Connection, manager: ServiceManager, request: DemoRequest, port: int, on_progress: Callable[[str], None]
 ) -> None:
     asked = InstallRequest(
-        compose=first_settings_with({"port": port, **(request.settings or {})}),
+        compose=first_settings_with({"port": port, "lookup": "auto", **(request.settings or {})}),
         who=operator(),
         model=request.model,
         drafter=request.drafter,
