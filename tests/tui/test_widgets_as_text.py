@@ -96,6 +96,9 @@ def test_figures_are_ratios_of_sums_with_their_trend() -> None:
     assert "20.0 ▾75%" in line  # 100 tokens in 5 s, before: 2,000 tokens in 25 s
     assert "commit length 2.00 of 16 ▾50%" in line
     assert "step 100.0 ms ▴100%" in line
+    looked_up = snapshot(NOW_S, samples=(*fast, *slow))
+    looked_up = replace(looked_up, settings={**looked_up.settings, "lookup": "auto"})
+    assert "commit length 2.00 ▾50%" in drawn(draw_figures, view(looked_up), 120)[0]
 
 
 def test_an_idle_engine_is_called_idle_and_its_old_figures_are_kept() -> None:

@@ -109,8 +109,13 @@ def _why_nothing(view: View) -> str:
 
 
 def _of_block(view: View) -> str:
-    """What a step can keep at most: a block of the drafter, its first token being the bonus of the step before."""
+    """What a step can keep at most: a block of the drafter, its first token being the bonus of the step before.
+
+    A looked-up branch reaches beyond the block: then there is no such bound.
+    """
     engine = view.snapshot.engine if view.snapshot else None
+    if view.snapshot is not None and view.snapshot.settings.get("lookup", "off") != "off":
+        return ""
     return f" of {engine.block_size}" if engine and engine.block_size else ""
 
 
