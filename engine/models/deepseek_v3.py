@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.errors import EngineError
 from engine.models.config import Experts, Latent, ModelConfig, language_model, read_target_config
 from engine.models.fields import Fields
-from engine.models.int4 import packed_group
+from engine.models.quantization import packed_group
 
 ARCHITECTURES = ("DeepseekV3ForCausalLM", "deepseek_v3", "kimi_k2")
 
@@ -78,27 +77,25 @@ def _experts(text: Fields, layers: int, group: int) -> Experts:
     )
 
 
-def arrange(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """The checkpoint's tensors as the engine wants them: no prediction layers past the last one, rotary rows in halves.
+def without_prediction_layers(tensors: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The tensors but for those of layers past the last one: they predict further tokens and are not run here."""
+    return {name: tensor for name, tensor in tensors.items() if not _is_beyond(name, layers)}
 
-    Putting the rows of interleaved pairs apart once, in the weights, turns queries and keys alike: scores stay the same.
-    Raises EngineError for weights in a form that is not supported.
+
+def put_rotary_rows_apart(tensors: dict[str, Tensor], latent: Latent, heads: int) -> None:
+    """Rows of interleaved rotary pairs brought into halves, once, in the weights: queries and keys are turned alike, so scores
+    stay the same. A tensor of another shape than the config's is left for the loader to refuse.
     """
-    kept = {name: tensor for name, tensor in tensors.items() if not _is_beyond(name, config.layers)}
-    if any(name.endswith("weight_scale_inv") for name in kept):
-        raise EngineError("weights in blocks of 8-bit floats are not supported", mend="convert them to bfloat16 first")
-    latent = config.latent
-    if latent is None or not latent.interleaved:
-        return kept
     halves = torch.cat((torch.arange(0, latent.rotary_dim, 2), torch.arange(1, latent.rotary_dim, 2)))
-    for name, tensor in kept.items():
-        if ".self_attn.q_b_proj." in name or ".self_attn.q_proj." in name:
-            heads = tensor.view(config.heads, latent.plain_dim + latent.rotary_dim, *tensor.shape[1:])
-            plain, rotary = heads.split((latent.plain_dim, latent.rotary_dim), dim=1)
-            kept[name] = torch.cat((plain, rotary[:, halves]), dim=1).flatten(0, 1)
-        elif ".self_attn.kv_a_proj_with_mqa." in name:
-            kept[name] = torch.cat((tensor[: latent.rank], tensor[latent.rank :][halves]))
-    return kept
+    width = latent.plain_dim + latent.rotary_dim
+    for name, tensor in tensors.items():
+        if (".self_attn.q_b_proj." in name or ".self_attn.q_proj." in name) and len(tensor) == heads * width:
+            plain, rotary = tensor.view(heads, width, *tensor.shape[1:]).split(
+                (latent.plain_dim, latent.rotary_dim), dim=1
+            )
+            tensors[name] = torch.cat((plain, rotary[:, halves]), dim=1).flatten(0, 1)
+        elif ".self_attn.kv_a_proj_with_mqa." in name and len(tensor) == latent.rank + latent.rotary_dim:
+            tensors[name] = torch.cat((tensor[: latent.rank], tensor[latent.rank :][halves]))
 
 
 def _is_beyond(name: str, layers: int) -> bool:

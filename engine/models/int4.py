@@ -5,14 +5,8 @@ weight[out, in] = (nibble - 8) * scale[out, in // group]; nibble i of a word is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
-
-from engine.errors import EngineError
-from engine.models.config import language_model
 
 PER_WORD = 8
 
@@ -34,31 +28,3 @@ def pack(steps: Tensor) -> Tensor:
     shifted = nibbles << torch.arange(0, 4 * PER_WORD, 4)
     words = shifted.sum(dim=-1)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
-
-
-def packed_group(raw: Mapping[str, Any], where: str) -> int:
-    """Inputs that share a scale in the routed experts' packed weights; 0 where the weights are plain.
-
-    Raises EngineError for every other quantization.
-    """
-    text = language_model(raw, where)
-    if not text.has("quantization_config"):
-        return 0
-    config = text.table("quantization_config")
-    form = (config.text("quant_method"), config.text("format"))
-    if form != ("compressed-tensors", "pack-quantized"):
-        name = form[0] if form[0] != "compressed-tensors" else f"{form[0]} {form[1]}"
-        mend = "plain weights and compressed-tensors pack-quantized are"
-        raise EngineError(f"quantization {name or 'without a name'} is not supported", where=where, mend=mend)
-    groups = config.table("config_groups")
-    if len(groups.raw) != 1:
-        raise config.wrong("config_groups", f"holds {len(groups.raw)} groups, and one is supported")
-    weights = groups.table(next(iter(groups.raw))).table("weights")
-    wanted: Mapping[str, Any] = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group"}
-    for key, only in wanted.items():
-        if weights.raw.get(key) != only:
-            raise weights.wrong(key, f"is not supported, only {only}")
-    group = weights.whole("group_size")
-    if group % PER_WORD:
-        raise weights.wrong("group_size", f"is not a multiple of {PER_WORD}")
-    return group

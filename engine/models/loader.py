@@ -20,7 +20,8 @@ from engine.models import deepseek_v3, llama, qwen3, qwen3_moe
 from engine.models.config import ModelConfig, architecture_name, family_names
 from engine.models.decoder import Decoder
 from engine.models.fields import Fields, read_json
-from engine.models.int4 import packed_group
+from engine.models.fp8 import make_plain
+from engine.models.quantization import FloatBlocks, packed_group, read_quantization
 
 FAMILIES: tuple[ModuleType, ...] = (llama, qwen3, qwen3_moe, deepseek_v3)
 
@@ -60,16 +61,20 @@ def load_target(folder: Path | str, dtype: torch.dtype, config: ModelConfig | No
     config = config or read_model_config(folder)
     with torch.device("meta"):
         model = Decoder(config)
-    tensors = read_tensors(folder)
-    if read_json(folder / "config.json").get("text_config"):
+    raw, tensors, where = read_json(folder / "config.json"), read_tensors(folder), str(folder)
+    if raw.get("text_config"):
         tensors = {name: tensor for name, tensor in tensors.items() if "vision" not in name and "projector" not in name}
     if config.tie_word_embeddings:
-        tensors.pop("lm_head.weight", None)
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head.")}
     if config.latent is not None:
-        tensors = deepseek_v3.arrange(tensors, config)
+        tensors = deepseek_v3.without_prediction_layers(tensors, config.layers)
+    if isinstance(quantization := read_quantization(raw, where), FloatBlocks):
+        make_plain(tensors, quantization, dtype, where=where)
+    if config.latent is not None and config.latent.interleaved:
+        deepseek_v3.put_rotary_rows_apart(tensors, config.latent, config.heads)
     if config.experts is not None:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".weight_shape")}
-    assign_parameters(model, tensors, dtype, where=str(folder))
+    assign_parameters(model, tensors, dtype, where=where)
     return model.requires_grad_(False).eval()
 
 
@@ -125,6 +130,9 @@ def _assembled(name: str, parameter: Tensor, tensors: dict[str, Tensor], where: 
             shown = list(joined.shape) if len(widths) == 1 else " and ".join(str(list(part.shape)) for part in parts)
             shapes = f"{shown}, and the config asks for {list(wanted)}"
             raise EngineError(f"{' + '.join(sources)} has shape {shapes}", where=where)
+        if joined.is_floating_point() and joined.itemsize == 1:
+            said = "and the config names no scales for it (quantization_config)"
+            raise EngineError(f"{sources[0]} holds {joined.dtype}, {said}", where=where)
         if joined.is_floating_point() is not parameter.is_floating_point():
             wanted_kind = "floating-point numbers" if parameter.is_floating_point() else "packed whole numbers"
             raise EngineError(f"{sources[0]} holds {joined.dtype}, and {wanted_kind} are needed", where=where)

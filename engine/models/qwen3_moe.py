@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.models.config import Experts, ModelConfig, language_model, read_target_config
-from engine.models.int4 import packed_group
+from engine.models.quantization import packed_group
 
 ARCHITECTURES = ("Qwen3MoeForCausalLM", "qwen3_moe")
 

@@ -400,7 +400,6 @@ def test_a_stretched_model_equals_transformers_with_the_same_scaling(folder: Fol
         ({"topk_group": 9}, "topk_group = 9 is more than the 4 groups there are"),
         ({"num_experts_per_tok": 7}, "num_experts_per_tok = 7 is more than the 4 to choose from"),
         ({"kv_lora_rank": None}, "config.json lacks kv_lora_rank"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization fp8 is not supported"),
         (
             {"quantization_config": {**QUANTIZED, "format": "int-quantized"}},
             "quantization compressed-tensors int-quantized is not supported",
