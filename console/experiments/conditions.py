@@ -14,7 +14,18 @@ from typing import Any
 
 from console.experiments.reading import environment_of
 
-_ENVIRONMENT = ("engine", "version", "model", "drafter", "block_size", "gpu")  # of the env event
+_ENVIRONMENT = (
+    "engine",
+    "version",
+    "model",
+    "model_sha",
+    "drafter",
+    "drafter_sha",
+    "block_size",
+    "gpu",
+)  # of the env event
+_WEIGHTS = {"model_sha": "model", "drafter_sha": "drafter"}
+"""Keys that tell weights apart under one name, and the key of that name. Engines that are not ours do not tell them."""
 _SETTINGS_ASIDE = frozenset({"path", "drafter", "host", "port", "api_key_file", "interval_s", "context_length", "pages",
                              "memory_fraction", "max_running_requests"})  # fmt: skip
 """Settings that change neither a step nor a commit length of one request; model and drafter are keys of their own."""
@@ -84,11 +95,14 @@ def conditions_of(playbook: str, version: str, host: str, events: Sequence[Mappi
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Every key whose value is not the same on both sides; one that only one side has counts, with None."""
+    """Every key whose value is not the same on both sides; one that only one side has counts, with None.
+
+    Weights count where both sides tell them and their names are the same: another model is one difference, not two.
+    """
     names = [*before, *(name for name in after if name not in before)]
-    return tuple(
-        Difference(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
-    )
+    found = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
+    told_already = {key for key, name in _WEIGHTS.items() if key in found and (name in found or None in found[key])}
+    return tuple(Difference(name, *both) for name, both in found.items() if name not in told_already)
 
 
 def changes_since(
@@ -108,11 +122,16 @@ def change_lines(before: str, differences: Sequence[Difference]) -> list[str]:
 def refusal(differences: Sequence[Difference]) -> str | None:
     """Why two runs with these hard differences may not be compared; None where they may.
 
-    One differing key is the factor under test, unless it says that other work was done.
+    One differing key is the factor under test, unless it says that other work was done, or that what has one name is
+    two things.
     """
     work = [difference for difference in differences if difference.key in _WORK]
     if work:
         return f"other work was measured: {'; '.join(map(str, work))}"
+    weights = [difference for difference in differences if difference.key in _WEIGHTS]
+    if weights:
+        told = "; ".join(map(str, weights))
+        return f"other weights under one name, which would have to have two to be the factor under test: {told}"
     if len(differences) > 1:
         names = "; ".join(map(str, differences))
         return f"{len(differences)} conditions differ, and only one may, the factor under test: {names}"

@@ -118,6 +118,7 @@ def model_figures(engine: Serving) -> dict[str, Any]:
         "model": {
             "path": runtime.config.model.path,
             "name": engine.model_name,
+            "weights_sha": engine.model_sha,
             "architecture": target.config.architecture,
             "max_position_embeddings": target.config.max_position_embeddings,
             "parameters": sum(parameter.numel() for parameter in target.parameters()),
@@ -126,6 +127,7 @@ def model_figures(engine: Serving) -> dict[str, Any]:
         if drafter is None
         else {
             "path": runtime.config.model.drafter,
+            "weights_sha": engine.drafter_sha,
             "block_size": drafter.config.block_size,
             "target_layer_ids": list(drafter.config.target_layer_ids),
             "mask_token_id": drafter.config.mask_token_id,

@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.events import Observer
 from engine.measure_cost import measure_cost
 from engine.models.config import end_of_text_ids
+from engine.models.weights_sha import weights_sha
 from engine.notify import Notifier
 from engine.prefill import prefill, release
 from engine.round import decode_round
@@ -45,7 +46,15 @@ def load_engine(
         on_turn=notifier.alive,
         idle_s=notifier.idle_s,
     )
-    return Serving(runtime, tokenizer, scheduler, folder.resolve().name, end_ids(runtime, folder, tokenizer))
+    return Serving(
+        runtime,
+        tokenizer,
+        scheduler,
+        folder.resolve().name,
+        end_ids(runtime, folder, tokenizer),
+        model_sha=weights_sha(folder),
+        drafter_sha=weights_sha(Path(config.model.drafter)) if runtime.drafter is not None else None,
+    )
 
 
 def warm_up(runtime: Runtime) -> None:

@@ -17,13 +17,18 @@ from engine.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Serving:
-    """A loaded engine that has generated a real token. `end_ids` are the model's own ends of text."""
+    """A loaded engine that has generated a real token. `end_ids` are the model's own ends of text.
+
+    `model_sha` and `drafter_sha` are one word each for the weights; None without a drafter.
+    """
 
     runtime: Runtime
     tokenizer: Tokenizer | None
     scheduler: Scheduler
     model_name: str
     end_ids: frozenset[int]
+    model_sha: str
+    drafter_sha: str | None
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -158,6 +159,8 @@ def test_server_info_describes_model_drafter_and_box(server: Server) -> None:
     assert info["model"]["max_position_embeddings"] == 2048
     assert info["model"]["parameters"] == 230_400
     assert info["drafter"]["block_size"] == 8
+    digits = (info["model"]["weights_sha"], info["drafter"]["weights_sha"])
+    assert all(re.fullmatch("[0-9a-f]{16}", one) for one in digits) and digits[0] != digits[1]
     assert info["drafter"]["target_layer_ids"] == [1, 4]
     assert info["drafter"]["mask_token_id"] == 63
     assert info["kv"]["capacity_tokens"] == info["kv"]["pages_total"] * 16
