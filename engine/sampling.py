@@ -1,6 +1,6 @@
 """Choosing the next token from the target's logits, greedily or sampled, the same whatever the draft tree was.
 
-A sampled token is argmax(log p - log E) with exponential noise E keyed by (seed, absolute position): a draw depends on
+A sampled token is argmax(log p - log E) with exponential noise E keyed by (seed, absolute position, token): a draw depends on
 nothing else, so a sampled run with a tree equals the sampled autoregressive run, up to rounding of the logits.
 """
 
@@ -137,7 +137,8 @@ def sample(logits: Tensor, sampling: Sampling, position: int) -> int:
     """One token for absolute `position` from logits [vocab], under temperature, then top_k, top_p and min_p."""
     log_probs = torch.log_softmax(logits.float() / sampling.temperature, dim=-1)
     kept = filter_log_probs(log_probs, sampling)
-    return int((kept - noise(len(logits), sampling.seed or 0, position).log_()).argmax())
+    tokens = (kept > -torch.inf).nonzero()[:, 0]
+    return int(tokens[(kept[tokens] - noise(tokens, sampling.seed or 0, position).log_()).argmax()])
 
 
 def filter_log_probs(log_probs: Tensor, sampling: Sampling) -> Tensor:
@@ -159,13 +160,23 @@ def filter_log_probs(log_probs: Tensor, sampling: Sampling) -> Tensor:
     return log_probs
 
 
-def noise(vocab: int, seed: int, position: int) -> Tensor:
-    """Exponential noise, float64 [vocab], a function of (seed, position) alone: Philox keyed by the two.
+def noise(tokens: Tensor, seed: int, position: int) -> Tensor:
+    """Exponential noise, float64, a function of (seed, position, token) alone, for token ids int64 [tokens].
 
-    In float32 some of it would come out as nought, and a nought would win whatever its token's probability.
+    Philox4x32-10 as in `kernels.token_choice`, so that a draw is the same on a GPU. In float32 some of it would come out as
+    nought, and a nought would win whatever its token's probability.
     """
-    philox = np.random.Philox(key=(seed % 2**64) << 64 | position)
-    return torch.from_numpy(np.random.Generator(philox).standard_exponential(vocab))
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c0, nought = tokens.numpy().astype(np.uint64), np.zeros(1, dtype=np.uint64)
+    c1, c2, c3 = nought + np.uint64(position & 0xFFFFFFFF), nought, nought
+    key_0, key_1 = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
+    for _ in range(10):
+        first, second = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = second >> half ^ c1 ^ np.uint64(key_0), second & low
+        c2, c3 = first >> half ^ c3 ^ np.uint64(key_1), first & low
+        key_0, key_1 = key_0 + 0x9E3779B9 & 0xFFFFFFFF, key_1 + 0xBB67AE85 & 0xFFFFFFFF
+    uniform = c0.astype(np.float64) * 2.0**-32 + c1.astype(np.float64) * 2.0**-64
+    return torch.from_numpy(-np.log1p(-uniform.clip(2.0**-64, 1 - 2.0**-24)))
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,13 @@ from engine.errors import EngineError
 from engine.generate import generate
 from engine.runtime import Runtime, Sampling, Speculation
 from engine.sampling import chooser, filter_log_probs, noise, sample
+from kernels.token_choice import exponential_noise
 
 PROMPT = [9, 33, 2, 58, 17]
 DRAFTING = [Speculation("dflash"), Speculation("ddtree", 7), Speculation("ddtree", 64)]
 SETTINGS = [
     Sampling(temperature=1.0, seed=1),
-    Sampling(temperature=0.6, seed=2, top_p=0.9),
+    Sampling(temperature=0.6, seed=6, top_p=0.9),
     Sampling(temperature=1.5, seed=3, top_k=5),
     Sampling(temperature=0.9, seed=4, top_p=0.95, top_k=20, min_p=0.05),
 ]
@@ -61,14 +62,23 @@ def test_sampled_tokens_have_the_targets_distribution(temperature: float) -> Non
     assert distance < 0.03  # the expected distance of 6000 exact draws is 0.010
 
 
-def test_noise_depends_on_seed_and_position_alone() -> None:
-    assert torch.equal(noise(50, 3, 9), noise(50, 3, 9))
-    assert not torch.equal(noise(50, 3, 9), noise(50, 3, 10))
-    assert not torch.equal(noise(50, 3, 9), noise(50, 4, 9))
-    assert torch.equal(noise(50, -3, 9), noise(50, -3, 9))
-    pool = torch.cat([noise(500, seed, position) for seed in range(4) for position in range(4)])
+def test_noise_depends_on_seed_position_and_token_alone() -> None:
+    few, many = torch.arange(50), torch.arange(500)
+    assert torch.equal(noise(few, 3, 9), noise(few, 3, 9))
+    assert torch.equal(noise(few, 3, 9), noise(many, 3, 9)[:50])
+    assert torch.equal(noise(few[[4, 40]], 3, 9), noise(few, 3, 9)[[4, 40]])
+    assert not torch.equal(noise(few, 3, 9), noise(few, 3, 10))
+    assert not torch.equal(noise(few, 3, 9), noise(few, 4, 9))
+    pool = torch.cat([noise(many, seed, position) for seed in range(4) for position in range(4)])
     assert pool.mean().item() == pytest.approx(1.0, abs=0.05)
     assert pool.min() > 0
+
+
+@pytest.mark.parametrize("seed", [0, 3, -3, 2**61 + 7, 2**63 + 5])
+def test_noise_is_the_kernels(seed: int) -> None:
+    tokens = torch.arange(0, 150_000, 1_001)
+    kernels = exponential_noise(seed, torch.tensor(70_001), tokens)
+    assert torch.allclose(noise(tokens, seed, 70_001), kernels, rtol=1e-12, atol=0.0)
 
 
 def test_temperature_nought_takes_the_most_probable_token_of_every_row() -> None:
