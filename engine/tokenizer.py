@@ -12,6 +12,7 @@ import tokenizers
 
 from engine.chat_template import ChatTemplate, ChatTemplateError
 from engine.errors import EngineError
+from engine.models.fields import refuse_pointer
 from engine.tiktoken_file import read_tiktoken
 
 MAX_PARTIAL_TOKENS = 3
@@ -127,6 +128,7 @@ def load_tokenizer(model_dir: str | Path) -> Tokenizer | None:
     except EngineError:
         raise
     except Exception as fault:  # the package raises bare Exception for any malformed file
+        refuse_pointer(path)
         raise EngineError(f"not a tokenizer: {fault}", where=str(path), mend="copy the file again") from fault
     special_tokens = _special_tokens(settings)
     eos = backend.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
@@ -171,7 +173,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as fault:
+    except (OSError, ValueError, RecursionError) as fault:
+        refuse_pointer(path)
         raise EngineError(f"not JSON: {fault}", where=str(path), mend="copy the file again") from fault
     if not isinstance(value, dict):
         raise EngineError("not a JSON object", where=str(path), mend="copy the file again")

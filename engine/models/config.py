@@ -13,6 +13,7 @@ from engine.models.rope import Rope, read_rope, stretched
 
 LONGEST_CONTEXT = 262_144
 """Positions that YaRN is asked to reach at most."""
+MOST_POSITIONS, MOST_LAYERS = 2**31, 10_000
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,15 @@ def read_target_config(
     """
     text = language_model(raw, where)
     text.need("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    kinds = set(text.texts("layer_types")) - {"full_attention"}
+    text.need("max_position_embeddings")
+    layers, named = text.whole("num_hidden_layers", high=MOST_LAYERS), text.texts("layer_types")
+    kinds = set(named) - {"full_attention"}
     if text.flag("use_sliding_window") or "sliding_attention" in kinds:
         raise EngineError("sliding-window attention in the target is not supported", where=where)
     if kinds:
         raise EngineError(f"layers of the kind {', '.join(sorted(kinds))} are not supported", where=where)
+    if named and len(named) != layers:
+        raise text.wrong("layer_types", f"has {len(named)} entries for {layers} layers")
     if text.text("hidden_act", "silu") != "silu":
         raise EngineError(f"hidden_act '{text.text('hidden_act')}' is not supported, only silu", where=where)
     hidden, heads = text.whole("hidden_size"), text.whole("num_attention_heads")
@@ -121,7 +126,7 @@ def read_target_config(
     head_dim = text.whole("head_dim", head_dim or max(1, hidden // heads))
     if head_dim % 2:
         raise text.wrong("head_dim", "is odd, and the rotary embedding turns pairs")
-    rope, stated = read_rope(text), text.whole("max_position_embeddings", 2048)
+    rope, stated = read_rope(text), text.whole("max_position_embeddings", high=MOST_POSITIONS)
     # Configs differ in whether they state the length before YaRN or after it.
     reached = int(rope.original_max_positions * rope.factor) if rope.kind == "yarn" else 0
     return ModelConfig(
@@ -129,7 +134,7 @@ def read_target_config(
         vocab_size=text.whole("vocab_size"),
         hidden_size=hidden,
         intermediate_size=text.whole("intermediate_size"),
-        layers=text.whole("num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,

@@ -52,6 +52,11 @@ class Decoder(nn.Module):
         """The arithmetic the weights are kept in."""
         return self.embed_tokens.weight.dtype
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights live."""
+        return self.embed_tokens.weight.device
+
     def forward(
         self, token_ids: Tensor, positions: Tensor, attend: Attend, taps: tuple[int, ...] = ()
     ) -> tuple[Tensor, Tensor]:
@@ -69,6 +74,11 @@ class Decoder(nn.Module):
                 after[index] = x
         features = torch.cat([after[tap] for tap in taps], dim=-1) if taps else x.new_empty(len(x), 0)
         return self.norm(x), features
+
+    def place(self, device: torch.device) -> None:
+        """Move everything to `device`."""
+        self.to(device)
+        self.rotary.frequencies = self.rotary.frequencies.to(device)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Token ids of any shape -> their embeddings [..., hidden]."""

@@ -48,20 +48,21 @@ def _latent(text: Fields, config: ModelConfig) -> Latent:
 
 
 def _experts(text: Fields, layers: int, group: int) -> Experts:
+    """What is unsaid is DeepSeek-V3's own, as in `transformers`."""
     for key, only in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
         if text.text(key, only) != only:
             raise text.wrong(key, f"is not supported, only {only}")
     if text.whole("moe_layer_freq", 1) != 1:
         raise text.wrong("moe_layer_freq", "is not supported, only 1")
-    count, groups = text.whole("n_routed_experts"), text.whole("n_group", 1)
+    count, groups = text.whole("n_routed_experts"), text.whole("n_group", 8)
     if count % groups:
         raise text.wrong("n_group", f"does not divide the {count} experts")
-    top_groups, per_token = text.whole("topk_group", 1), text.whole("num_experts_per_tok")
+    top_groups, per_token = text.whole("topk_group", 4), text.whole("num_experts_per_tok", 8)
     if top_groups > groups:
         raise text.wrong("topk_group", f"is more than the {groups} groups there are")
     if per_token > count // groups * top_groups:
         raise text.wrong("num_experts_per_tok", f"is more than the {count // groups * top_groups} to choose from")
-    inner, dense = text.whole("moe_intermediate_size"), text.whole("first_k_dense_replace", 0, low=0)
+    inner, dense = text.whole("moe_intermediate_size"), text.whole("first_k_dense_replace", 3, low=0)
     return Experts(
         count=count,
         per_token=per_token,
@@ -69,10 +70,10 @@ def _experts(text: Fields, layers: int, group: int) -> Experts:
         score="sigmoid",
         normalized=text.flag("norm_topk_prob", True),
         sparse=tuple(layer >= dense for layer in range(layers)),
-        scale=text.number("routed_scaling_factor", 1.0),
+        scale=text.number("routed_scaling_factor", 2.5),
         groups=groups,
         top_groups=top_groups,
-        shared=inner * text.whole("n_shared_experts", 0, low=0),
+        shared=inner * text.whole("n_shared_experts", 1, low=0),
         packed_group=group,
     )
 
@@ -89,12 +90,12 @@ def put_rotary_rows_apart(tensors: dict[str, Tensor], latent: Latent, heads: int
     halves = torch.cat((torch.arange(0, latent.rotary_dim, 2), torch.arange(1, latent.rotary_dim, 2)))
     width = latent.plain_dim + latent.rotary_dim
     for name, tensor in tensors.items():
-        if (".self_attn.q_b_proj." in name or ".self_attn.q_proj." in name) and len(tensor) == heads * width:
+        if (".self_attn.q_b_proj." in name or ".self_attn.q_proj." in name) and tensor.shape[:1] == (heads * width,):
             plain, rotary = tensor.view(heads, width, *tensor.shape[1:]).split(
                 (latent.plain_dim, latent.rotary_dim), dim=1
             )
             tensors[name] = torch.cat((plain, rotary[:, halves]), dim=1).flatten(0, 1)
-        elif ".self_attn.kv_a_proj_with_mqa." in name and len(tensor) == latent.rank + latent.rotary_dim:
+        elif ".self_attn.kv_a_proj_with_mqa." in name and tensor.shape[:1] == (latent.rank + latent.rotary_dim,):
             tensors[name] = torch.cat((tensor[: latent.rank], tensor[latent.rank :][halves]))
 
 

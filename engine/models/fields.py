@@ -14,11 +14,14 @@ from engine.errors import EngineError
 REQUIRED: Any = object()
 """The default of an entry that must be there."""
 
+MOST = 2**20
+"""Sizes beyond this are of no model there is; three of them still multiply to a number that tensors can have."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a model folder, or an EngineError that says what is wrong with it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         mend = "give a Hugging Face model folder" if path.parent.is_dir() else "there is no such folder"
         raise EngineError(f"no {path.name} in the folder", where=str(path.parent), mend=mend) from error
@@ -28,10 +31,21 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise EngineError("cannot read it as JSON (it is nested too deep)", where=str(path)) from error
     except (OSError, ValueError) as error:
-        raise EngineError(f"cannot read it as JSON ({error})", where=str(path)) from error
+        refuse_pointer(path)
+        why = error.strerror if isinstance(error, OSError) else error
+        raise EngineError(f"cannot read it as JSON ({why})", where=str(path)) from error
     if not isinstance(value, dict):
         raise EngineError("it holds no JSON object", where=str(path))
     return value
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raise EngineError where a file holds no more than Git LFS's note of what it should hold."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(24) == b"version https://git-lfs.":
+                mend = "run git lfs pull in the folder it came from, and copy it again"
+                raise EngineError("it is a Git LFS pointer, not the file itself", where=str(path), mend=mend)
 
 
 @dataclass(frozen=True)
@@ -46,12 +60,13 @@ class Fields:
         """Whether the entry is there and not null."""
         return self.raw.get(key) is not None
 
-    def whole(self, key: str, default: Any = REQUIRED, *, low: int = 1) -> int:
-        """A whole number of `low` or more."""
+    def whole(self, key: str, default: Any = REQUIRED, *, low: int = 1, high: int = MOST) -> int:
+        """A whole number of `low` to `high`."""
         value = self._value(key, default)
-        if value is default or (type(value) is int and value >= low):
+        if value is default or (type(value) is int and low <= value <= high):
             return int(value)
-        raise self.wrong(key, f"is not a whole number of {low} or more")
+        too_large = type(value) is int and value > high
+        raise self.wrong(key, f"is more than {high}" if too_large else f"is not a whole number of {low} or more")
 
     def number(self, key: str, default: Any = REQUIRED, *, above: float = 0.0) -> float:
         """A finite number above `above`."""

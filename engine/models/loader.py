@@ -6,7 +6,9 @@ checked. What is missing and what is left over are both errors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +21,7 @@ from engine.errors import EngineError
 from engine.models import deepseek_v3, llama, qwen3, qwen3_moe
 from engine.models.config import ModelConfig, architecture_name, family_names
 from engine.models.decoder import Decoder
-from engine.models.fields import Fields, read_json
+from engine.models.fields import Fields, read_json, refuse_pointer
 from engine.models.fp8 import make_plain
 from engine.models.quantization import FloatBlocks, packed_group, read_quantization
 
@@ -59,13 +61,15 @@ def load_target(folder: Path | str, dtype: torch.dtype, config: ModelConfig | No
     """
     folder = Path(folder)
     config = config or read_model_config(folder)
-    with torch.device("meta"):
-        model = Decoder(config)
     raw, tensors, where = read_json(folder / "config.json"), read_tensors(folder), str(folder)
     if raw.get("text_config"):
         tensors = {name: tensor for name, tensor in tensors.items() if "vision" not in name and "projector" not in name}
+    if config.tie_word_embeddings and _has_a_head_of_its_own(tensors):
+        config = replace(config, tie_word_embeddings=False)
     if config.tie_word_embeddings:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lm_head.")}
+    with torch.device("meta"):
+        model = Decoder(config)
     if config.latent is not None:
         tensors = deepseek_v3.without_prediction_layers(tensors, config.layers)
     if isinstance(quantization := read_quantization(raw, where), FloatBlocks):
@@ -78,15 +82,27 @@ def load_target(folder: Path | str, dtype: torch.dtype, config: ModelConfig | No
     return model.requires_grad_(False).eval()
 
 
+def _has_a_head_of_its_own(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a head is stored that is not the embedding: then it is the head, whatever the config says, as in `transformers`."""
+    head, embedding = tensors.get("lm_head.weight"), tensors.get("embed_tokens.weight")
+    return head is not None and embedding is not None and not torch.equal(head, embedding)
+
+
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder's safetensors files by name, prefixes such as `model.` taken off."""
     tensors: dict[str, Tensor] = {}
     for shard in shards(folder):
+        refuse_pointer(shard)
         try:
             loaded = load_file(shard)
         except (OSError, SafetensorError) as error:
             raise EngineError(f"cannot read {shard.name} ({error})", where=str(folder)) from error
-        tensors.update((_bare(name), tensor) for name, tensor in loaded.items() if not name.endswith(_DERIVED))
+        for name, tensor in loaded.items():
+            bare = _bare(name)
+            if bare in tensors:
+                raise EngineError(f"the weights hold {bare} twice, again in {shard.name}", where=str(folder))
+            if not name.endswith(_DERIVED):
+                tensors[bare] = tensor
     return tensors
 
 
@@ -122,7 +138,7 @@ def _assembled(name: str, parameter: Tensor, tensors: dict[str, Tensor], where: 
         raise EngineError(f"the weights lack {', '.join(missing[:3])}{more}", where=where)
     stack = []
     for sources in rows:
-        parts = [tensors.pop(source) for source in sources]
+        parts = [_of_its_kind(source, tensors.pop(source), parameter, where) for source in sources]
         widths = {part.shape[1:] for part in parts}
         joined = torch.cat(parts) if len(parts) > 1 and len(widths) == 1 else parts[0]
         wanted = parameter.shape[1:] if experts else parameter.shape
@@ -130,14 +146,19 @@ def _assembled(name: str, parameter: Tensor, tensors: dict[str, Tensor], where: 
             shown = list(joined.shape) if len(widths) == 1 else " and ".join(str(list(part.shape)) for part in parts)
             shapes = f"{shown}, and the config asks for {list(wanted)}"
             raise EngineError(f"{' + '.join(sources)} has shape {shapes}", where=where)
-        if joined.is_floating_point() and joined.itemsize == 1:
-            said = "and the config names no scales for it (quantization_config)"
-            raise EngineError(f"{sources[0]} holds {joined.dtype}, {said}", where=where)
-        if joined.is_floating_point() is not parameter.is_floating_point():
-            wanted_kind = "floating-point numbers" if parameter.is_floating_point() else "packed whole numbers"
-            raise EngineError(f"{sources[0]} holds {joined.dtype}, and {wanted_kind} are needed", where=where)
         stack.append(joined)
     return torch.stack(stack) if experts else stack[0]
+
+
+def _of_its_kind(name: str, tensor: Tensor, parameter: Tensor, where: str) -> Tensor:
+    """`tensor`, where it holds what the parameter can be made of: joined to others it would become their kind unseen."""
+    if tensor.is_floating_point() and tensor.itemsize == 1:
+        said = "and the config names no scales for it (quantization_config)"
+        raise EngineError(f"{name} holds {tensor.dtype}, {said}", where=where)
+    if tensor.is_floating_point() is not parameter.is_floating_point():
+        wanted = "floating-point numbers" if parameter.is_floating_point() else "packed whole numbers"
+        raise EngineError(f"{name} holds {tensor.dtype}, and {wanted} are needed", where=where)
+    return tensor
 
 
 def checkpoint_names(parameter: str) -> list[str]:
@@ -167,18 +188,35 @@ def shards(folder: Path) -> list[Path]:
     if not index.exists():
         single = folder / "model.safetensors"
         if not single.exists():
-            raise EngineError("no model.safetensors in the folder", where=str(folder))
+            raise EngineError("no model.safetensors in the folder", where=str(folder), mend=_instead(folder))
         return [single]
     files = Fields(read_json(index), str(index)).raw.get("weight_map")
     if not isinstance(files, dict) or not files or not all(isinstance(name, str) for name in files.values()):
         raise EngineError("it has no weight_map of tensors to files", where=str(index))
     names = sorted(set(files.values()))
-    if strange := [name for name in names if Path(name).name != name]:
+    if strange := [name for name in names if Path(name).name != name or name == ".."]:
         raise EngineError(f"weight_map names {strange[0]}, which is no file of the folder", where=str(index))
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise EngineError(f"missing {', '.join(missing)}, one of {len(names)} weight files", where=str(folder))
     return [folder / name for name in names]
+
+
+def _instead(folder: Path) -> str | None:
+    """What to do about a folder whose weights go by another name."""
+    found = sorted(
+        path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+    )
+    if not found:
+        return None
+    if len(found) > 1 and all(name.endswith(".safetensors") for name in found):
+        return f"{found[0]} and {len(found) - 1} more need their model.safetensors.index.json"
+    shard = re.search(r"-of-0*([1-9]\d*)\.safetensors$", found[0])
+    if shard and int(shard[1]) > 1:
+        return f"{found[0]} is one of {shard[1]} parts; copy the others and their model.safetensors.index.json"
+    if found[0].endswith(".safetensors"):
+        return f"{found[0]} is there; rename it if it holds the whole model"
+    return f"{found[0]} is there; the engine reads safetensors, so convert it"
 
 
 def _bare(name: str) -> str:

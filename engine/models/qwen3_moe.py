@@ -15,9 +15,9 @@ ARCHITECTURES = ("Qwen3MoeForCausalLM", "qwen3_moe")
 def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """ModelConfig of a Qwen3-MoE config.json. Layers named in `mlp_only_layers`, and all but every
     `decoder_sparse_step`th, have a dense MLP."""
-    config, text = read_target_config(raw, where=where, qk_norm=True, head_dim=128), language_model(raw, where)
+    config, text = read_target_config(raw, where=where, qk_norm=True), language_model(raw, where)
     text.need("num_experts_per_tok", "moe_intermediate_size")
-    count = text.whole("num_experts") if text.has("num_experts") else text.whole("num_local_experts")
+    count = text.whole("num_local_experts") if text.has("num_local_experts") else text.whole("num_experts")
     step, dense = text.whole("decoder_sparse_step", 1), set(text.wholes("mlp_only_layers"))
     per_token = text.whole("num_experts_per_tok")
     if per_token > count:

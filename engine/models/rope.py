@@ -42,7 +42,10 @@ given; drafters were trained with the plain rule, which knows neither. One that 
 def read_rope(config: Fields, *, amplitude_rule: AmplitudeRule = "ratio") -> Rope:
     """The rotary embedding of a config: `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
     scaling = config.table("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
-    theta = scaling.number("rope_theta", None) if scaling.has("rope_theta") else config.number("rope_theta", 10000.0)
+    if scaling.has("full_attention"):  # one table for each kind of layer; this is the kind that is run here
+        scaling = scaling.table("full_attention")
+    place = scaling if scaling.has("rope_theta") else config
+    theta = place.number("rope_theta", 10000.0, above=1.0)
     kind = scaling.text("rope_type") or scaling.text("type") or "default"
     for place in (scaling, config):
         if place.number("partial_rotary_factor", 1.0) != 1.0:
@@ -64,6 +67,8 @@ def read_rope(config: Fields, *, amplitude_rule: AmplitudeRule = "ratio") -> Rop
         else "max_position_embeddings"
     )
     if kind == "llama3":
+        if scaling.number("high_freq_factor") <= scaling.number("low_freq_factor"):
+            raise scaling.wrong("high_freq_factor", "is not above low_freq_factor")
         return Rope(
             theta,
             "llama3",
