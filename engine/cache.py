@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -166,6 +166,11 @@ class PageTable:
         self._slots = torch.cat((self._slots, fresh.flatten()))
 
 
+def on_device(slots: Slots, device: torch.device) -> Slots:
+    """The same slots where a cache on `device` reads them without a copy each time."""
+    return slots if isinstance(slots, slice) else slots.to(device)
+
+
 def joined(parts: Sequence[Slots]) -> Slots:
     """Several stretches of slots as one, a slice where they follow each other."""
     slices = [part for part in parts if isinstance(part, slice) and part.stop > part.start]
@@ -193,13 +198,20 @@ class KvStore:
     """
 
     def __init__(
-        self, slots: int, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, latent_rank: int = 0
+        self,
+        slots: int,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        latent_rank: int = 0,
+        device: torch.device | None = None,
     ) -> None:
         self._latent_rank = latent_rank
         value_dim = 0 if latent_rank else head_dim
         try:
-            self.keys = torch.empty(layers, slots, kv_heads, head_dim, dtype=dtype)
-            self.values = torch.empty(layers, slots, kv_heads, value_dim, dtype=dtype)
+            self.keys = torch.empty(layers, slots, kv_heads, head_dim, dtype=dtype, device=device)
+            self.values = torch.empty(layers, slots, kv_heads, value_dim, dtype=dtype, device=device)
         except RuntimeError as error:
             size = layers * slots * kv_heads * (head_dim + value_dim) * dtype.itemsize
             raise EngineError(
@@ -208,6 +220,8 @@ class KvStore:
 
     def attend(self, write: Slots, readings: Sequence[Reading]) -> Attend:
         """An `Attend` that writes new rows at `write`, then lets the queries of each reading see what it says."""
+        write = on_device(write, self.keys.device)
+        readings = [replace(reading, slots=on_device(reading.slots, self.keys.device)) for reading in readings]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.write(layer, write, k, v)
@@ -230,7 +244,8 @@ class KvStore:
         moved = [i for i, node in enumerate(path) if node != i]
         if moved:
             sources = table.indices([start + path[i] for i in moved])
-            kv_commit(self.keys, self.values, sources, table.indices([start + i for i in moved]))
+            targets, device = table.indices([start + i for i in moved]), self.keys.device
+            kv_commit(self.keys, self.values, sources.to(device), targets.to(device))
 
     def copy(self, sources: Slots, targets: Slots) -> None:
         """Rows `sources` go to `targets` as well, in every layer."""

@@ -68,14 +68,14 @@ Candidates = tuple[list[list[int]], list[list[float]]]
 
 def draft_candidates(drafting: Drafting, target: Decoder, requests: Sequence[DraftRequest]) -> list[Candidates]:
     """One draft forward for all `requests`, each taking in its waiting features."""
-    drafter, size = drafting.drafter, drafting.block_size
-    blocks = torch.full((len(requests), size), drafter.config.mask_token_id)
-    blocks[:, 0] = torch.tensor([request.seed for request in requests])
+    drafter, size, device = drafting.drafter, drafting.block_size, target.device
+    blocks = torch.full((len(requests), size), drafter.config.mask_token_id, device=device)
+    blocks[:, 0] = torch.tensor([request.seed for request in requests], device=device)
     hidden = drafter(
         target.embed(blocks.flatten()),
-        torch.cat([torch.arange(request.start, request.start + size) for request in requests]),
+        torch.cat([torch.arange(request.start, request.start + size, device=device) for request in requests]),
         drafter.context(torch.cat([request.state.features for request in requests])),
-        torch.cat([torch.arange(request.state.rows, request.start) for request in requests]),
+        torch.cat([torch.arange(request.state.rows, request.start, device=device) for request in requests]),
         _attend(drafting, target, requests),
     )
     for request in requests:
@@ -93,8 +93,8 @@ def take_in_context(drafting: Drafting, table: PageTable, state: DraftState) -> 
     if first == stop:
         return
     context = drafting.drafter.context(state.features)
-    slots = table.slots(first, stop)
-    for layer, (k, v) in enumerate(drafting.drafter.context_keys_values(context, torch.arange(first, stop))):
+    slots, positions = table.slots(first, stop), torch.arange(first, stop, device=context.device)
+    for layer, (k, v) in enumerate(drafting.drafter.context_keys_values(context, positions)):
         drafting.kv.write(layer, slots, k, v)
     state.rows, state.features = stop, state.features[:0]
 
@@ -114,7 +114,7 @@ def _attend(drafting: Drafting, target: Decoder, requests: Sequence[DraftRequest
             return Reading(rows, request.table.slots(0, stop), None)
         oldest = max(0, start - window + 1)
         visible = window_visibility(start, stop, oldest, window, causal=causal)
-        bias = tree_bias(visible, stop - oldest, config.heads // config.kv_heads, target.dtype)
+        bias = tree_bias(visible.to(target.device), stop - oldest, config.heads // config.kv_heads, target.dtype)
         return Reading(rows, request.table.slots(oldest, stop), bias)
 
     by_view = {

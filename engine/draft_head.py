@@ -28,6 +28,12 @@ class DraftHead:
     token_ids: Tensor | None = None
     rows: Linear | None = None
 
+    def on(self, device: torch.device) -> DraftHead:
+        """The same head on `device`."""
+        if self.token_ids is None or self.rows is None:
+            return self
+        return DraftHead(self.token_ids.to(device), self.rows.to(device))
+
     def logits(self, target: Decoder, hidden: Tensor) -> Tensor:
         """hidden [n, hidden] -> [n, rows], or [n, vocabulary]."""
         return target.logits(hidden) if self.rows is None else self.rows(hidden)

@@ -92,6 +92,11 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rotary = RotaryTables(config.rope, config.head_dim)
 
+    def place(self, device: torch.device) -> None:
+        """Move everything to `device`."""
+        self.to(device)
+        self.rotary.frequencies = self.rotary.frequencies.to(device)
+
     def context(self, features: Tensor) -> Tensor:
         """Target features [rows, taps * hidden] -> context rows [rows, hidden], the same for every layer."""
         return self.hidden_norm(self.fc(features))

@@ -58,7 +58,7 @@ class Round:
     verified, the root included.
 
     `path`: accepted node ids of `tree`, root first. `spine_length`: tokens the tree's rank-0 nodes alone would have added.
-    `stages_ms`: milliseconds the whole batch took in draft, build, verify, walk, commit.
+    `stages_ms`: milliseconds the whole batch took in draft, build, verify, walk, commit. `captured`: it was a captured graph.
     """
 
     tokens: list[int]
@@ -69,6 +69,7 @@ class Round:
     spine_length: int
     logprobs: tuple[TokenLogprob, ...] = ()
     failure: EngineError | None = None
+    captured: bool = False
 
 
 @torch.inference_mode()
@@ -184,19 +185,19 @@ class Rows:
 
 def run_target(runtime: Runtime, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]:
     """One target forward over all parts' tokens -> (hidden [tokens, hidden], features [tokens, taps * hidden])."""
-    config = runtime.target.config
+    config, device = runtime.target.config, runtime.target.device
     written, readings, first = [], [], 0
     for part in parts:
         table, start = part.generation.table, part.generation.position
         stop = start + len(part.token_ids)
-        bias = tree_bias(part.visible, stop, config.heads // config.kv_heads, runtime.target.dtype)
+        bias = tree_bias(part.visible.to(device), stop, config.heads // config.kv_heads, runtime.target.dtype)
         written.append(table.slots(start, stop))
         readings.append(Reading(slice(first, first + len(part.token_ids)), table.slots(0, stop), bias))
         first += len(part.token_ids)
     taps = runtime.drafting.taps if runtime.drafting and any(part.generation.draft for part in parts) else ()
     return runtime.target(
-        torch.tensor([token for part in parts for token in part.token_ids]),
-        torch.tensor([position for part in parts for position in part.positions]),
+        torch.tensor([token for part in parts for token in part.token_ids], device=device),
+        torch.tensor([position for part in parts for position in part.positions], device=device),
         runtime.target_kv.attend(joined(written), readings),
         taps,
     )

@@ -23,9 +23,13 @@ from engine.models.config import ModelConfig, factor_for, with_rope_scaling
 from engine.models.decoder import Decoder, pack_linears
 from engine.models.loader import load_target, read_model_config
 from engine.sampling import Sampling
+from kernels.launch import triton
 from kernels.linear import packs
 
 __all__ = ["Runtime", "Sampling", "Speculation", "load_runtime"]
+
+OLDEST_GPU = (8, 0)
+"""The least compute capability that the kernels are compiled for."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +98,15 @@ class Runtime:
         return kv_bytes_per_token(self.target.config, drafter, self.target.dtype)
 
 
-def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda phase: None) -> Runtime:
-    """Load what `config` names; `on_phase` is told each phase in words as it begins.
+def load_runtime(
+    config: EngineConfig, on_phase: Callable[[str], None] = lambda phase: None, device: torch.device | None = None
+) -> Runtime:
+    """Load what `config` names onto `device`, by default a GPU where there is one; `on_phase` is told each phase in words.
 
     Raises EngineError in one line: a folder that does not hold what it should, a drafter that does not fit, a context
-    longer than the model or the pool holds.
+    longer than the model or the pool holds, a GPU that cannot be used.
     """
+    device = device or best_device()
     shape = target_config(config)
     dtype = resolve_dtype(config.model.dtype, shape)
     on_phase("loading the target's weights")
@@ -109,14 +116,17 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
         on_phase("loading the drafter's weights")
         drafter = load_drafter(Path(config.model.drafter), target.config, dtype)
         vocabulary = read_draft_vocabulary(Path(config.model.drafter), target.config.vocab_size)
-        head = draft_head(target, vocabulary, packed=packs(dtype))
-    if packs(dtype):
+        head = draft_head(target, vocabulary, packed=packs(dtype) and device.type == "cpu")
+    if device.type != "cpu":
+        on_phase(f"moving weights to {device}")
+        head = _moved(target, drafter, head, device)
+    elif packs(dtype):
         on_phase("packing weights")
         target.pack()
         if drafter is not None:
             pack_linears(drafter)
     _give_back_freed_memory()
-    memory = psutil.virtual_memory().available
+    memory = free_bytes(device)
     config = settings_in_force(config, target.config, drafter.config if drafter else None, dtype, memory)
     pages, page_size = config.kv.pages, config.kv.page_size
     on_phase(f"making a KV pool of {pages} pages of {page_size} tokens")
@@ -125,9 +135,28 @@ def load_runtime(config: EngineConfig, on_phase: Callable[[str], None] = lambda 
         config,
         target,
         PagePool(pages, page_size, keep_prefixes=config.kv.prefix_cache),
-        KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype, latent_rank),
-        _drafting(drafter, head, config.speculation, pages * page_size, dtype),
+        KvStore(pages * page_size, shape.layers, shape.kv_heads, shape.head_dim, dtype, latent_rank, device),
+        _drafting(drafter, head, config.speculation, pages * page_size, dtype, device),
     )
+
+
+def best_device() -> torch.device:
+    """The GPU that torch sees, else the processor. Raises EngineError for a GPU that the kernels cannot run on."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if triton is None:
+        mend = "install the triton that this torch was built with, or hide the GPU with CUDA_VISIBLE_DEVICES="
+        raise EngineError("a GPU needs the triton package", mend=mend)
+    if torch.cuda.get_device_capability() < OLDEST_GPU:
+        name, capability = torch.cuda.get_device_name(), ".".join(map(str, OLDEST_GPU))
+        mend = "hide it with CUDA_VISIBLE_DEVICES= to run on the processor"
+        raise EngineError(f"{name} is older than compute capability {capability}, the kernels' least", mend=mend)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be had where the pool will lie."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 
 def target_config(config: EngineConfig) -> ModelConfig:
@@ -215,13 +244,32 @@ def settings_in_force(
 
 
 def _drafting(
-    drafter: Drafter | None, head: DraftHead, settings: SpeculationTable, slots: int, dtype: torch.dtype
+    drafter: Drafter | None,
+    head: DraftHead,
+    settings: SpeculationTable,
+    slots: int,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Drafting | None:
     if drafter is None:
         return None
     shape = drafter.config
-    kv = KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype)
+    kv = KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, dtype, device=device)
     return Drafting(drafter, kv, settings.block_size, settings.draft_window, head)
+
+
+def _moved(target: Decoder, drafter: Drafter | None, head: DraftHead, device: torch.device) -> DraftHead:
+    """Put the weights on `device`; gives the draft head there. Raises EngineError where they do not fit."""
+    try:
+        target.place(device)
+        if drafter is not None:
+            drafter.place(device)
+        return head.on(device)
+    except torch.OutOfMemoryError as error:
+        weights = sum(parameter.nbytes for parameter in target.parameters())
+        raise EngineError(
+            f"the weights of {weights:,} bytes do not fit on {device}", mend="take a smaller model or another GPU"
+        ) from error
 
 
 def _give_back_freed_memory() -> None:

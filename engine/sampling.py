@@ -110,7 +110,7 @@ def chooser(
     """
 
     def choose(row: int) -> int:
-        values = logits[row].float()  # in bfloat16 argmax is four times as slow
+        values = logits[row].float().cpu()  # in bfloat16 argmax is four times as slow
         if not math.isfinite(float(values[values.argmax()])):  # argmax gives the place of a NaN, where there is one
             raise NonFiniteLogitsError
         values = adjusted(values, sampling, counts_before(row) if counts_before is not None else None)

@@ -33,6 +33,6 @@ def tree_bias(visible: Tensor, length: int, group: int, dtype: torch.dtype) -> T
     """
     if bool(visible.all()):
         return None
-    bias = torch.zeros(len(visible), length, dtype=dtype)
+    bias = torch.zeros(len(visible), length, dtype=dtype, device=visible.device)
     bias[:, length - visible.shape[1] :].masked_fill_(~visible, -torch.inf)
     return bias.repeat_interleave(group, dim=0)
