@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ BACKLOG_LINES = 2000
 FAILURES_BEFORE_TIME = 2  # a cursor the journal cannot find makes way for the time of the last record
 FAILURES_BEFORE_END = 5
 LONGEST_PAUSE_S = 5.0
+FIRST_SILENCE_S = 2.0
+LONGEST_SILENCE_S = 60.0
 
 
 class JournalError(BoxError):
@@ -175,9 +178,18 @@ async def read_journal(
     return records + whole.rest()
 
 
-async def _read(connection: Connection, source: JournalSource, *, since: str | None, lines: int | None) -> list[Record]:
+async def _read(
+    connection: Connection,
+    source: JournalSource,
+    *,
+    cursor: str | None = None,
+    since: str | None,
+    lines: int | None,
+) -> list[Record]:
     facts = connection.facts
-    argv = journal_argv(source, systemd_version=facts.systemd_version, uid=facts.uid, since=since, lines=lines)
+    argv = journal_argv(
+        source, systemd_version=facts.systemd_version, uid=facts.uid, cursor=cursor, since=since, lines=lines
+    )
     records: list[Record] = []
     async with connection.stream(argv) as stream:
         async for batch in stream.batches():
@@ -195,13 +207,15 @@ async def follow(
     since: str | None = None,
     lines: int = BACKLOG_LINES,
     pause_s: float = 0.2,
+    silence_s: float = FIRST_SILENCE_S,
 ) -> AsyncIterator[list[Record]]:
     """Batches of records without end: those after `cursor`, or else the newest `lines` (since `since`) and what comes.
 
     Each record is given once and in order, whatever happens to the link or to journalctl. Where the journal itself
     has lost records, and where the box was rebooted, a Record with `marker` says so; it carries the cursor of the
-    record before it, so that any record's cursor is a place to go on from. Lines stored in pieces come whole. Raises LinkError once the connection is
-    closed, JournalError if the journal cannot be read although the link is up.
+    record before it, so that any record's cursor is a place to go on from. Lines stored in pieces come whole. Where nothing came for `silence_s`, then for twice
+    as long and so on, the journal is asked beside journalctl, which is started anew if it kept something back.
+    Raises LinkError once the connection is closed, JournalError if the journal cannot be read although the link is up.
     """
     seam, whole = Seam(cursor), LongLines()
     backlog_read = cursor is not None
@@ -226,9 +240,16 @@ async def follow(
                 since=seam.since or since,
                 follow=True,
             )
-            async with connection.stream(argv) as stream:
-                async for batch in stream.batches():
+            async with (
+                connection.stream(argv) as stream,
+                aclosing(_with_silences(stream.batches(), silence_s)) as batches,
+            ):
+                async for batch in batches:
                     came = True
+                    if batch is None:
+                        if source.scope != "supervisor" and await _missed(connection, source, seam, since):
+                            break
+                        continue
                     records = whole.join(seam.join(_records(batch, source, facts.uid)))
                     if records:
                         yield records
@@ -237,13 +258,51 @@ async def follow(
         except SessionRefused:
             await asyncio.sleep(LONGEST_PAUSE_S)
             continue
-        # journalctl ends by itself when files are vacuumed under it, and when somebody kills it: a normal event
+        # journalctl ends by itself when files are vacuumed under it, and when somebody kills it: a normal event. One that
+        # kept something back has been left, and the next begins at the same record.
         failures = 0 if came else failures + 1
         if failures == FAILURES_BEFORE_TIME:
             seam.forget_cursor()
         if failures >= FAILURES_BEFORE_END:
             raise _unreadable(stream, source, connection)
         await asyncio.sleep(min(pause_s * 2**failures, LONGEST_PAUSE_S))
+
+
+async def _with_silences(
+    batches: AsyncIterator[list[bytes]], silence_s: float
+) -> AsyncGenerator[list[bytes] | None, None]:
+    """The batches, and None after each silence: of `silence_s`, then twice as long, up to a minute, until one comes."""
+    while True:
+        coming = asyncio.ensure_future(anext(batches))
+        try:
+            longest_s = silence_s
+            while not coming.done():
+                await asyncio.wait({coming}, timeout=longest_s)
+                if not coming.done():
+                    yield None
+                    longest_s = min(2 * longest_s, LONGEST_SILENCE_S)
+            batch = coming.result()
+        except StopAsyncIteration:
+            return
+        finally:
+            coming.cancel()
+        yield batch
+
+
+async def _missed(connection: Connection, source: JournalSource, seam: Seam, since: str | None) -> bool:
+    """Whether the journal holds a record after the last one given out, though journalctl says nothing.
+
+    A follower that looks at a file in the instant in which journald has counted a record but not yet filed it under its
+    fields takes the count for seen, and shows the record only when the next one comes: the last line of a service that
+    died could wait for ever.
+    """
+    try:
+        records = await _read(connection, source, cursor=seam.cursor, since=seam.since or since, lines=1)
+    except SessionRefused:
+        return False  # the box has no channel to spare: asked again after the next silence
+    except JournalError:
+        return True  # starting anew tells a lost cursor from a journal that cannot be read
+    return any(not seam.given_out(record) for record in records)
 
 
 def _records(lines: Sequence[bytes], source: JournalSource, uid: int) -> list[Record]:

@@ -37,7 +37,7 @@ class Seam:
         """The records that are new, with a marker where some are missing and where the box was rebooted."""
         joined: list[Record] = []
         for record in records:
-            if self._opening and self._given_out(record):
+            if self._opening and self.given_out(record):
                 if not self._by_time:  # a cursor is one record's own; several records may bear one time
                     self._last, self._opening = record, False
                 continue
@@ -50,7 +50,8 @@ class Seam:
             self._last, self.cursor = record, record.cursor
         return joined
 
-    def _given_out(self, record: Record) -> bool:
+    def given_out(self, record: Record) -> bool:
+        """Whether it is the last record that was given out (or, by time, not later than that one)."""
         if self._by_time:
             return self._last is not None and record.realtime_us <= self._last.realtime_us
         return record.cursor == self.cursor

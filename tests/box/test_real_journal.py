@@ -35,19 +35,24 @@ def say(box: Box, name: str, lines: list[str]) -> None:
 
 @asynccontextmanager
 async def following(
-    connection: Connection, of: JournalSource, cursor: str | None = None
+    connection: Connection, of: JournalSource, cursor: str | None = None, silence_s: float = 1.0
 ) -> AsyncIterator[list[Record]]:
     """What `follow` has given out so far, in a list that grows."""
     records: list[Record] = []
 
     async def collect() -> None:
-        async for batch in follow(connection, of, cursor=cursor, pause_s=0.02):
+        async for batch in follow(connection, of, cursor=cursor, pause_s=0.02, silence_s=silence_s):
             records.extend(batch)
 
     async with asyncio.TaskGroup() as group:  # a follower that fails ends the test
         task = group.create_task(collect())
         yield records
         task.cancel()
+
+
+def followed(box: Box, name: str) -> Callable[[], bool]:
+    """Whether a journalctl on the box follows the lines of `name`."""
+    return lambda: box.run(["pgrep", "-f", f"^journalctl.*--follow.*{name}"], check=False).returncode == 0
 
 
 def has(records: list[Record], message: str) -> Callable[[], bool]:
@@ -118,16 +123,37 @@ async def test_a_journalctl_that_dies_is_started_again_from_the_last_record(box:
     say(box, "dies", ["one"])
     async with following(ops, source("dies")) as records:
         await eventually(has(records, "one"))
+        await eventually(followed(box, "dies"))
         box.run(["pkill", "-KILL", "-f", "journalctl.*dies"])
         say(box, "dies", ["two"])
         await eventually(has(records, "two"))
     assert messages(records) == ["one", "two"]
 
 
+@pytest.mark.parametrize("before", [["one"], []])
+async def test_a_journalctl_that_keeps_a_record_back_is_replaced(box: Box, ops: Connection, before: list[str]) -> None:
+    name = f"mute{len(before)}"
+    if before:
+        say(box, name, before)
+    async with following(ops, source(name), silence_s=0.1) as records:
+        await eventually(
+            lambda: box.run(["pgrep", "-f", f"^journalctl.*--follow.*{name}"], check=False).returncode == 0
+        )
+        await eventually(lambda: messages(records) == before)
+        box.run(["pkill", "-STOP", "-f", f"^journalctl.*--follow.*{name}"])
+        say(box, name, ["two"])
+        await eventually(has(records, "two"))
+        say(box, name, ["three"])
+        await eventually(has(records, "three"))
+        box.run(["pkill", "-CONT", "-f", f"^journalctl.*--follow.*{name}"])
+    assert messages(records) == [*before, "two", "three"]
+
+
 async def test_a_restart_of_journald_loses_nothing(box: Box, ops: Connection) -> None:
     say(box, "daemon", ["one"])
     async with following(ops, source("daemon")) as records:
         await eventually(has(records, "one"))
+        await eventually(followed(box, "daemon"))
         box.run(["systemctl", "restart", "systemd-journald"])
         say(box, "daemon", ["two"])
         await eventually(has(records, "two"))
