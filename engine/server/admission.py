@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from engine.requests import GenerationRequest
@@ -29,6 +29,7 @@ def admit(
         raise ApiError(
             400, "stop: this model has no tokenizer; use stop_token_ids", code="unsupported_parameter", param="stop"
         )
+    _check_ids(engine, "stop_token_ids", body.stop_token_ids)
     ends = frozenset() if body.ignore_eos else engine.end_ids
     return GenerationRequest(
         request_id=request_id,
@@ -63,29 +64,21 @@ def check_model(engine: Serving, asked: str | None) -> None:
 
 
 def _check_prompt(engine: Serving, prompt_ids: Sequence[int]) -> None:
-    vocabulary = engine.runtime.target.config.vocab_size
     if not prompt_ids:
         raise ApiError(400, "prompt: it holds no token", code="invalid_value", param="prompt")
-    strange = next((token for token in prompt_ids if not 0 <= token < vocabulary), None)
+    _check_ids(engine, "prompt", prompt_ids)
+
+
+def _check_ids(engine: Serving, param: str, token_ids: Iterable[int]) -> None:
+    vocabulary = engine.runtime.target.config.vocab_size
+    strange = next((token for token in token_ids if not 0 <= token < vocabulary), None)
     if strange is not None:
-        raise ApiError(
-            400,
-            f"prompt: token id {strange} is outside the vocabulary of {vocabulary}",
-            code="invalid_value",
-            param="prompt",
-        )
+        message = f"{param}: token id {strange} is outside the vocabulary of {vocabulary}"
+        raise ApiError(400, message, code="invalid_value", param=param)
 
 
 def _logit_bias(engine: Serving, body: GenerationBody) -> tuple[tuple[int, float], ...]:
-    vocabulary = engine.runtime.target.config.vocab_size
-    strange = next((name for name in body.logit_bias if int(name) >= vocabulary), None)
-    if strange is not None:
-        raise ApiError(
-            400,
-            f"logit_bias: token id {strange} is outside the vocabulary of {vocabulary}",
-            code="invalid_value",
-            param="logit_bias",
-        )
+    _check_ids(engine, "logit_bias", map(int, body.logit_bias))
     return tuple((int(name), bias) for name, bias in body.logit_bias.items())
 
 

@@ -46,7 +46,11 @@ def create_app(
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        return ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}", code=code).response()
+        answer = ApiError(
+            error.status_code, f"{request.method} {request.url.path}: {error.detail}", code=code
+        ).response()
+        answer.headers.update(error.headers or {})  # a 405 says which methods there are
+        return answer
 
     async def on_leaving(request: Request, error: Exception) -> Response:
         return Response(status_code=GONE)  # in the middle of its own request: nobody is there to be answered

@@ -82,7 +82,11 @@ async def _chat_ids(tokenizer: Tokenizer, messages: list[Message], arguments: di
 
 
 async def _read(request: Request) -> bytes:
-    """The whole body, as far as it may go."""
+    """The whole body, as far as it may go; one that says it is longer is not waited for."""
+    if encoding := request.headers.get("content-encoding", "identity").lower().replace("identity", ""):
+        raise ApiError(415, f"the body is {encoding}; send it as it is", code="unsupported_encoding")
+    if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
+        raise ApiError(413, f"the body is over {MAX_BODY_BYTES:,} bytes", code="body_too_large")
     read = bytearray()
     async for chunk in request.stream():
         read += chunk

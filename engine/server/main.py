@@ -148,7 +148,7 @@ def serve(config_path: str | Path) -> int:
             lifespan="off",
             ws="none",
             access_log=False,
-            log_level="warning",
+            log_level="error",  # what strangers send to a port is no warning, and no line of another form belongs into the log
             use_colors=False,
             server_header=False,
             timeout_graceful_shutdown=CLOSE_WITHIN_S,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -42,6 +43,9 @@ UNSUPPORTED: Mapping[str, Sequence[Any]] = {
     "user": (),
 }
 """Parameters that clients know and this engine does not, each with the values that ask for nothing and are let through."""
+
+
+_PLAIN = re.compile(r"[\w-]+")
 
 
 class Strict(BaseModel):
@@ -88,7 +92,7 @@ class GenerationBody(Strict):
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[int, Field(ge=-1)] = 0
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100.0)] = 1.0
     presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] = 0.0
     logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]], AfterValidator(_token_ids)] = {}
@@ -176,7 +180,9 @@ def _text(value: Any) -> Any:
         return value
     if not all(isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" for part in value):
         raise ValueError('a text, or parts {"type": "text", "text": …}; no other kind is supported')
-    return "".join(str(part["text"]) for part in value)
+    if not all(isinstance(part["text"], str) for part in value):
+        raise ValueError("the text of a part is not a text")
+    return "".join(part["text"] for part in value)
 
 
 class Function(Strict):
@@ -241,11 +247,22 @@ class Tool(Strict):
     function: ToolFunction
 
 
+def _own_switches(value: dict[str, Any]) -> dict[str, Any]:
+    """What the server itself hands to the template may not come by this way: it would be overridden, or override."""
+    taken = [name for name in ("messages", "tools", "add_generation_prompt") if name in value]
+    if taken:
+        raise ValueError(f"{taken[0]} is none of the template's own switches")
+    return value
+
+
+Switches = Annotated[dict[str, Any], AfterValidator(_own_switches)]
+
+
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions. `chat_template_kwargs` are the template's own switches."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: Switches = {}
     tools: list[Tool] = []
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: Literal[True] = True
@@ -277,7 +294,7 @@ class TokenizeBody(Strict):
     prompt: str | None = None
     messages: list[Message] | None = None
     add_special_tokens: bool = True
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: Switches = {}
 
     @model_validator(mode="after")
     def one_of_two(self) -> TokenizeBody:
@@ -322,5 +339,5 @@ def _sentence(kind: type[BaseModel], fault: str, location: tuple[int | str, ...]
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """`messages.0.content`, the way to the field at fault."""
-    return ".".join(str(step) for step in location)
+    """`messages.0.content`, the way to the field at fault; a name that is no plain word is quoted."""
+    return ".".join(step if _PLAIN.fullmatch(step) else json.dumps(step) for step in map(str, location))
