@@ -7,8 +7,7 @@ verb leaves a line in the operator's own record.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,28 +22,20 @@ from console.box.target import Scope, Target
 from console.box.values import Record, ServiceState
 from console.config import places, resolve
 from console.deployment import generations, reconfigure
-from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase, Stray
+from console.deployment.change import ChangePlan, Choices, Difference, Generation, Outcome, Phase, Stray, UnderWay
 from console.deployment.detect import find_site
-from console.deployment.reconfigure import Choices
-from console.deployment.site import Site, read_base
-from console.errors import ExitCode, OperatorError, UsageError
+from console.deployment.site import Site
+from console.errors import OperatorError, UsageError
 from console.experiments.playbook import Playbook, catalogue
+from console.pool_memory import beside_own_pool, memory_for_pool
+from console.service_acts import ACTS
 from console.snapshot import Snapshot
-from console.telemetry.reader import bare
 from console.watch import Watch
 
 if TYPE_CHECKING:
     from console.box.doctor import Check
     from console.box.install import InstallRequest
     from console.box.steps import Progress
-    from console.experiments.conduct import Bench
-    from console.experiments.remote import EngineUnderTest
-
-BROKEN = ("failed", "start-limit-hit", "start-timeout", "stuck-in-stop", "not-installed")
-"""States from which a start does not go on by itself."""
-LAST_WORDS_LINES = 50
-BAD_SETTINGS = 2
-"""Exit status of an engine that cannot work with what it was given."""
 
 
 async def open_host(
@@ -131,17 +122,17 @@ class Host:
         """What `changes` would do; nothing is touched."""
         snapshot = await self.snapshot()
         planned = await reconfigure.plan(
-            self.site, changes, in_flight=snapshot.running, memory_bytes=_memory_for_pool(snapshot)
+            self.site, changes, in_flight=snapshot.running, memory_bytes=memory_for_pool(snapshot)
         )
-        return _beside_own_pool(planned, snapshot)
+        return beside_own_pool(planned, snapshot)
 
     async def plan_rollback(self) -> ChangePlan:
         """Back to the settings before the ones in force."""
         snapshot = await self.snapshot()
         planned = await reconfigure.plan_rollback(
-            self.site, in_flight=snapshot.running, memory_bytes=_memory_for_pool(snapshot)
+            self.site, in_flight=snapshot.running, memory_bytes=memory_for_pool(snapshot)
         )
-        return _beside_own_pool(planned, snapshot)
+        return beside_own_pool(planned, snapshot)
 
     async def find_strays(self, plan: ChangePlan) -> Sequence[Stray]:
         """Processes on the box that are in the way of the plan, to be shown before it is applied."""
@@ -156,6 +147,15 @@ class Host:
                 if isinstance(item, Outcome):
                     entry.ended(item.status, item.request_id)
                 yield item
+
+    async def change_under_way(self) -> UnderWay | None:
+        """The settings change that the box works on now, whoever asked for it."""
+        return await reconfigure.change_under_way(self.site)
+
+    async def follow_change(self, request_id: str) -> AsyncIterator[Phase | Outcome]:
+        """A change that somebody asked for, from its first phase to its Outcome. Only looks."""
+        async for item in reconfigure.follow(self.site, request_id, only_look=True):
+            yield item
 
     async def say(self, word: Literal["confirm", "revert"]) -> AsyncIterator[Phase | Outcome]:
         """Give the operator's word to the change that waits for one, and follow it to its Outcome."""
@@ -207,70 +207,20 @@ class Host:
 
     async def service(self, verb: str) -> ServiceState:
         """`start`, `stop` or `restart`, and wait until it is done. Raises OperatorError with the engine's last words."""
-        acts = {"start": self._start, "stop": self._stop, "restart": self._restart}
         with self._changing(verb) as entry:
-            state = await acts[verb]()
+            state = await ACTS[verb](self.site)
             entry.ended(state.state)
         return state
-
-    async def _start(self) -> ServiceState:
-        manager = self.site.manager
-        await manager.start()
-        return await self._up(
-            await manager.wait(lambda now: now.state == "serving" or now.state in BROKEN, self._start_s)
-        )
-
-    async def _restart(self) -> ServiceState:
-        manager = self.site.manager
-        before = (await manager.state()).invocation
-        await manager.restart()
-        state = await manager.wait(
-            lambda now: now.state in BROKEN or (now.state == "serving" and now.invocation != before), self._start_s
-        )
-        return await self._up(state)
-
-    async def _stop(self) -> ServiceState:
-        manager = self.site.manager
-        await manager.stop()
-        return await manager.wait(lambda now: now.state == "stopped" or now.state in BROKEN, self.site.limits.stop_s)
-
-    @property
-    def _start_s(self) -> float:
-        return self.site.limits.stop_s + self.site.limits.start_s
-
-    async def _up(self, state: ServiceState) -> ServiceState:
-        """`state` if it serves. Otherwise the engine said why, and its last line is the reason."""
-        if state.state == "serving":
-            return state
-        said = await self._last_words(state.invocation)
-        raise OperatorError(
-            f"the service is {state.state}{f': {said}' if said else ''}",
-            where=state.unit,
-            mend=f"ddtree logs {self.name} has the rest",
-            exit_code=ExitCode.USAGE if state.exit_status == BAD_SETTINGS else ExitCode.FAILED,
-        )
-
-    async def _last_words(self, invocation: str | None) -> str | None:
-        records = await journal.read_journal(
-            self.site.connection, self.site.manager.journal_source(), lines=LAST_WORDS_LINES
-        )
-        name = self.site.deployment.identifier
-        own = [
-            record
-            for record in records
-            if record.invocation == invocation
-            and (record.identifier == name if name else record.fields.get("_TRANSPORT") == "stdout")
-        ]
-        return bare(own[-1].message).strip() if own else None
 
     # --- experiments; what they need (numpy, scipy, a database) is loaded when one is asked for
 
     async def run(self, playbook: Playbook, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Start a playbook detached and yield its events; the first names the run, the last is the result."""
         from console.experiments import conduct
+        from console.run_bench import open_bench
 
         with self._changing("run", detail=playbook.id) as act:
-            async with self._bench(needs_engine=True) as bench:
+            async with open_bench(self.site, await self.snapshot(), needs_engine=True) as bench:
                 async for event in conduct.run(bench, playbook, params):
                     if event["type"] in ("run", "result"):
                         act.ended(event.get("status", "started"), event["run_id"])
@@ -279,9 +229,10 @@ class Host:
     async def start_run(self, playbook: Playbook, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a playbook and leave it to itself; `attach` follows it later. Gives the event that names the run."""
         from console.experiments import conduct
+        from console.run_bench import open_bench
 
         with self._changing("run", detail=playbook.id) as act:
-            async with self._bench(needs_engine=True) as bench:
+            async with open_bench(self.site, await self.snapshot(), needs_engine=True) as bench:
                 event = await conduct.start(bench, playbook, params)
             act.ended("started", event["run_id"])
         return event
@@ -289,58 +240,21 @@ class Host:
     async def attach(self, run_id: str) -> AsyncIterator[dict[str, Any]]:
         """Events of a run from its start, then live; ends as `run` does."""
         from console.experiments import conduct
+        from console.run_bench import open_bench
 
-        async with self._bench(needs_engine=False) as bench:
+        async with open_bench(self.site, await self.snapshot(), needs_engine=False) as bench:
             async for event in conduct.attach(bench, run_id):
                 yield event
 
     async def cancel(self, run_id: str) -> None:
         """Stop a run, and see that the engine works for nobody any more."""
         from console.experiments import conduct
+        from console.run_bench import open_bench
 
         with self._changing("cancel") as act:
-            async with self._bench(needs_engine=False) as bench:
+            async with open_bench(self.site, await self.snapshot(), needs_engine=False) as bench:
                 await conduct.cancel(bench, run_id)
             act.ended("cancelled", run_id)
-
-    @asynccontextmanager
-    async def _bench(self, *, needs_engine: bool) -> AsyncIterator[Bench]:
-        from console.experiments.conduct import Bench
-        from console.experiments.store import Store, default_store_folder
-
-        snapshot = await self.snapshot()
-        if needs_engine and snapshot.engine is None:
-            state = snapshot.service.state if snapshot.service else "unknown"
-            raise OperatorError(
-                f"no engine answers (service {state})",
-                where=self.name,
-                mend=f"ddtree start {self.name}",
-                exit_code=ExitCode.PRECONDITION,
-            )
-        layout = self.site.manager.layout
-        python = layout.python if await self.site.connection.exists(layout.python) else "python3"
-        with Store(default_store_folder()) as store:
-            restarts = partial(reconfigure.restart_kit, self.site, reconfigure.operator())
-            under_test = await self._under_test(snapshot)
-            yield Bench(self.site.connection, self.name, under_test, store, python, restarts=restarts)
-
-    async def _under_test(self, snapshot: Snapshot) -> EngineUnderTest:
-        """The engine that runs measure: where the settings file puts it, and what it says of itself."""
-        from console.experiments.remote import EngineUnderTest
-
-        deployment, settings = self.site.deployment, snapshot.settings
-        endpoint = deployment.endpoint(await read_base(self.site))
-        engine = snapshot.engine
-        return EngineUnderTest(
-            port=endpoint.port,
-            unit=self.site.manager.unit,
-            kind=deployment.kind,
-            model=engine.model if engine else None,
-            max_context=settings.get("context_length") or (engine.max_context if engine else None),
-            block_size=settings.get("block_size") or (engine.block_size if engine else None),
-            page_size=settings.get("page_size"),
-            api_key_file=endpoint.api_key_file or None,
-        )
 
     # --- link
 
@@ -389,27 +303,3 @@ class _Act:
 
     def ended(self, result: str, request_id: str | None = None) -> None:
         self.result, self.request_id = result, request_id
-
-
-def _beside_own_pool(plan: ChangePlan, snapshot: Snapshot) -> ChangePlan:
-    """The plan's arithmetic, and next to it what the running engine says of its pool."""
-    kv = snapshot.kv
-    if kv is None:
-        return plan
-    own = f"the engine's own pool now: {kv.pages_total:,} pages of {kv.page_size} tokens = {kv.pages_total * kv.page_size:,} tokens"
-    return replace(plan, capacity=(*plan.capacity, own))
-
-
-def _memory_for_pool(snapshot: Snapshot) -> int | None:
-    """Bytes that the engine takes its share of: the smallest GPU's, or the machine's where there is none.
-
-    Memory that the engine itself holds now is free again when it restarts.
-    """
-    if snapshot.gpus:
-        totals = [gpu.memory_total_bytes for gpu in snapshot.gpus if gpu.memory_total_bytes]
-        return min(totals, default=None)
-    machine, process = snapshot.machine, snapshot.process
-    if machine is None or machine.memory_total_bytes is None or machine.memory_used_bytes is None:
-        return None
-    own = process.rss_bytes or 0 if process else 0
-    return machine.memory_total_bytes - machine.memory_used_bytes + own

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from console.box.values import Record, ServiceState
-from console.deployment.change import ChangePlan, Generation, Outcome, Phase
+from console.deployment.change import ChangePlan, Choices, Generation, Outcome, Phase, Stray, UnderWay
 from console.experiments.playbook import Playbook
 from console.snapshot import Snapshot
 
@@ -47,8 +47,24 @@ class Operations(Protocol):
         """Validate `changes` (leaf name -> text) against the settings on the box; nothing is touched."""
         ...
 
-    def apply(self, plan: ChangePlan) -> AsyncIterator[Phase | Outcome]:
+    async def find_strays(self, plan: ChangePlan) -> Sequence[Stray]:
+        """Processes on the box that are in the way of the plan, to be shown before it is applied."""
+        ...
+
+    def apply(self, plan: ChangePlan, choices: Choices | None = None) -> AsyncIterator[Phase | Outcome]:
         """Stage the plan and follow it to its end; the last item is the Outcome."""
+        ...
+
+    async def change_under_way(self) -> UnderWay | None:
+        """The settings change that the box works on now, whoever asked for it."""
+        ...
+
+    def follow_change(self, request_id: str) -> AsyncIterator[Phase | Outcome]:
+        """A change that somebody asked for, from its first phase to its Outcome; only looks."""
+        ...
+
+    def say(self, word: Literal["confirm", "revert"]) -> AsyncIterator[Phase | Outcome]:
+        """Give the operator's word to the change that waits for one, and follow it to its Outcome."""
         ...
 
     async def history(self) -> Sequence[Generation]:

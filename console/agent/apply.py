@@ -697,9 +697,13 @@ class Transaction:
         if not limit_s:
             return
         request_id, invocation = self.report["request_id"], self.service.state().get("InvocationID", "")
-        self._phase("waiting", f"{limit_s:g} s to confirm")
         deadline = time.monotonic() + limit_s
-        while not (self.applies / f"{request_id}.word").exists() and time.monotonic() < deadline:
+        self.report["left_s"] = limit_s
+        self._phase("waiting", f"{limit_s:g} s to confirm")
+        while not (self.applies / f"{request_id}.word").exists() and (left_s := deadline - time.monotonic()) > 0:
+            if left_s <= self.report["left_s"] - 1:  # for who begins to look now: a countdown needs no common clock
+                self.report["left_s"] = round(left_s, 1)
+                self._publish()
             try:
                 self.service.still(invocation)
             except GateFailed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -58,12 +58,34 @@ class Stray:
 
 
 @dataclass(frozen=True)
+class Choices:
+    """What the operator decided about one change."""
+
+    on_in_flight: InFlight = "abort"
+    confirm_s: float | None = None
+    """The change holds only if the operator says "confirm" within so many seconds after it proved itself; None: it holds then."""
+    end: Sequence[Stray] = ()
+    """Strays that may be ended."""
+
+
+@dataclass(frozen=True)
 class Phase:
     """One step of an apply as the box reports it; `elapsed_s` counts from the moment it was armed."""
 
     name: PhaseName
     elapsed_s: float
     text: str = ""
+    left_s: float | None = None
+    """Of a change that waits for a word: the seconds that the box still gives it, when this was read there."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """The change that a box works on now, whoever asked for it."""
+
+    request_id: str
+    who: str
+    waits: bool  # for the operator's word
 
 
 @dataclass(frozen=True)

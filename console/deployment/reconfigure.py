@@ -13,8 +13,8 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from console.box.errors import LinkError, NoSuchFile
@@ -22,7 +22,7 @@ from console.box.journal import journal_argv
 from console.box.services import Verb
 from console.deployment.base import ModelFacts
 from console.deployment.bundled import model_facts
-from console.deployment.change import ChangePlan, InFlight, Outcome, Phase, Stray
+from console.deployment.change import ChangePlan, Choices, Outcome, Phase, Stray, UnderWay
 from console.deployment.generations import HELD, differences, read_generations, tried_fractions
 from console.deployment.memory_window import memory_window
 from console.deployment.settings import parse_changes
@@ -140,17 +140,6 @@ async def find_strays(site: Site, plan: ChangePlan) -> tuple[Stray, ...]:
     return tuple(Stray(**one) for one in json.loads(asked.stdout))
 
 
-@dataclass(frozen=True)
-class Choices:
-    """What the operator decided about one change."""
-
-    on_in_flight: InFlight = "abort"
-    confirm_s: float | None = None
-    """The change holds only if `say` says "confirm" within so many seconds after it proved itself; None: it holds then."""
-    end: Sequence[Stray] = ()
-    """Strays that may be ended."""
-
-
 async def apply(
     site: Site,
     plan: ChangePlan,
@@ -181,26 +170,37 @@ async def say(site: Site, request_id: str, word: Literal["confirm", "revert"]) -
     return asked.exit_status == 0
 
 
-async def waiting_change(site: Site) -> str:
-    """The request id of the change that waits for the operator's word. Raises UsageError where none does."""
+async def change_under_way(site: Site) -> UnderWay | None:
+    """The change that the box works on now, whoever asked for it; None where there is none."""
     try:
         report = json.loads(await site.connection.read(f"{site.state}/apply.json"))
     except NoSuchFile:
-        report = {"status": "none"}
-    if report["status"] != "running" or report["phases"][-1]["name"] != "waiting":
+        return None
+    if report["status"] != "running":
+        return None
+    return UnderWay(report["request_id"], report["who"], report["phases"][-1]["name"] == "waiting")
+
+
+async def waiting_change(site: Site) -> str:
+    """The request id of the change that waits for the operator's word. Raises UsageError where none does."""
+    now = await change_under_way(site)
+    if now is None or not now.waits:
         raise UsageError(
             "no change waits for a word",
             where=site.connection.target.name,
             mend="ddtree history tells how the last one ended",
         )
-    return str(report["request_id"])
+    return now.request_id
 
 
-async def follow(site: Site, request_id: str) -> AsyncIterator[Phase | Outcome]:
-    """Phases of a request that the box has, from its first one, and at last its Outcome."""
+async def follow(site: Site, request_id: str, *, only_look: bool = False) -> AsyncIterator[Phase | Outcome]:
+    """Phases of a request that the box has, from its first one, and at last its Outcome.
+
+    A request that nobody there works on any more is taken up again, so that it comes to an end, unless `only_look`.
+    """
     began = heard = time.monotonic()
     told = 0
-    seen = False
+    last: dict[str, Any] | None = None
     while True:
         try:
             report = json.loads(await site.connection.read(f"{site.applies}/{request_id}.json"))
@@ -216,19 +216,19 @@ async def follow(site: Site, request_id: str) -> AsyncIterator[Phase | Outcome]:
                 yield Outcome("unknown", request_id, "the link was lost; the box goes on alone, ask again")
                 return
         else:
-            seen = True
+            heard = time.monotonic() if report != last else heard
+            last = report
             phases = tuple(Phase(one["name"], one["elapsed_s"], one["text"]) for one in report["phases"])
             for phase in phases[told:]:
-                yield phase
-            heard = time.monotonic() if len(phases) > told else heard
+                yield replace(phase, left_s=report.get("left_s")) if phase.name == "waiting" else phase
             told = len(phases)
             if report["status"] != "running":
                 yield _outcome(request_id, report, phases)
                 return
-            if time.monotonic() - heard > SILENT_S:
+            if time.monotonic() - heard > SILENT_S and not only_look:
                 heard = time.monotonic()
                 await _see_to_it(site, request_id)
-        if seen and time.monotonic() - began > site.limits.whole_s:
+        if last is not None and time.monotonic() - began > site.limits.whole_s:
             yield Outcome("unknown", request_id, "the box still works on it, ask again")
             return
         await asyncio.sleep(POLL_S)

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from console.box.values import ServiceState
-from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase, Stray
+from console.deployment.change import ChangePlan, Choices, Difference, Generation, Outcome, Phase, Stray
 from console.errors import ExitCode, UsageError
 from console.verbs.on_host import confirm, on_host
 from console.verbs.verb import Call
 from console.verbs.words import Style, columns, printable
 
 if TYPE_CHECKING:
-    from console.deployment.reconfigure import Choices
     from console.host import Host
 
 OUTCOME_EXITS = {
@@ -132,8 +131,6 @@ async def _choices(call: Call, host: Host, plan: ChangePlan) -> Choices:
 
     `--yes`, and nobody to ask, end no process (the box then refuses the change and names it) and wait for no request.
     """
-    from console.deployment.reconfigure import Choices
-
     ask = None if call.flag("yes") else call.session.ask
     strays = await host.find_strays(plan)
     for stray in strays:
@@ -223,7 +220,7 @@ def outcome_json(host: str, outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.reason,
         "generation": outcome.generation,
         "settings": dict(outcome.settings),
-        "phases": [asdict(phase) for phase in outcome.phases],
+        "phases": [{"name": one.name, "elapsed_s": one.elapsed_s, "text": one.text} for one in outcome.phases],
     }
 
 

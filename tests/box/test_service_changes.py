@@ -20,10 +20,9 @@ from console.box.services import ServiceManager, manager_for
 from console.box.target import Target
 from console.box.timing import Timing
 from console.box.uninstall import uninstall
-from console.deployment.change import Outcome, Phase
+from console.deployment.change import Choices, Outcome, Phase
 from console.deployment.generations import history
 from console.deployment.reconfigure import (
-    Choices,
     apply,
     find_strays,
     follow,

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from console.box.doctor import Check
 from console.box.empty_log import EmptyLog
 from console.box.values import LinkState, Record, ServiceState
-from console.deployment.change import ChangePlan, Difference, Generation, Outcome, Phase
+from console.deployment.change import ChangePlan, Choices, Difference, Generation, Outcome, Phase, Stray, UnderWay
 from console.deployment.settings import parse_changes
 from console.deployment.settings_file import complete, differences, edit_toml, first_settings, settings_file_sha
 from console.experiments.playbook import Playbook, read_playbook
@@ -326,6 +326,9 @@ class RecordedHost:
     text: str = SETTINGS_TEXT
     checks: Sequence[Check] = CHECKS
     empty: EmptyLog = EMPTY
+    strays: Sequence[Stray] = ()
+    under_way: UnderWay | None = None
+    choices: Choices | None = None  # of the last apply
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     snapshot_queue: asyncio.Queue[Snapshot] = field(default_factory=asyncio.Queue)
     record_queue: asyncio.Queue[Sequence[Record]] = field(default_factory=asyncio.Queue)
@@ -366,14 +369,37 @@ class RecordedHost:
         capacity = (f"{length:,} tokens × 23,040 B = {int(length) * 23040 / 1e6:,.0f} MB of 1.2 GB free → fits",)
         return ChangePlan(self.name, settings_file_sha(self.text), found, new, capacity, (), True, 1)
 
-    async def apply(self, plan: ChangePlan) -> AsyncIterator[Phase | Outcome]:
+    async def find_strays(self, plan: ChangePlan) -> Sequence[Stray]:
+        """The recorded processes."""
+        return self.strays
+
+    async def apply(self, plan: ChangePlan, choices: Choices | None = None) -> AsyncIterator[Phase | Outcome]:
         """The recorded phases, then the recorded outcome."""
         self.calls.append(("apply", tuple((one.name, one.new) for one in plan.differences)))
+        self.choices = choices
+        async for item in self.follow_change("r4"):
+            yield item
+        self.text = plan.text
+
+    async def change_under_way(self) -> UnderWay | None:
+        """What was recorded."""
+        return self.under_way
+
+    async def follow_change(self, request_id: str) -> AsyncIterator[Phase | Outcome]:
+        """The recorded phases, then the recorded outcome."""
         for phase in self.phases:
             yield phase
             await asyncio.sleep(self.pause_s)
         await self.gate.wait()
-        self.text = plan.text
+        self.under_way = None
+        yield self.outcome
+
+    async def say(self, word: Literal["confirm", "revert"]) -> AsyncIterator[Phase | Outcome]:
+        """The word ends the change."""
+        self.calls.append(("say", word))
+        if word == "revert":
+            self.outcome = replace(self.outcome, status="rolled_back", reason="the operator took it back")
+        self.gate.set()
         yield self.outcome
 
     async def history(self) -> Sequence[Generation]:
