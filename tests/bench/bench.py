@@ -1,12 +1,13 @@
 """`make bench`: autoregressive, chain (DFlash) and tree (DDTree) decoding side by side on the bundled model, by text kind.
 
-Arms take turns on the same prompts, whose subjects the drafter was not trained on; every figure is a ratio of sums over an arm's runs.
+Arms take turns on the same prompts, whose subjects the drafter was not trained on; an answer ends where the model ends it, since
+what it says after that is no text of its kind. Every figure is a ratio of sums over an arm's runs.
 Run it on a quiet machine: the ratios bear company, the tokens per second do not.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from engine.bench import Arm
 from engine.config import EngineConfig, KvTable, ModelTable, SpeculationTable
 from engine.fetch_model import ensure_model
 from engine.generate import generate
+from engine.models.config import end_of_text_ids
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.tokenizer import load_tokenizer
 from engine.training.prompts import KINDS, draw_prompts
@@ -34,9 +36,9 @@ WAYS: Mapping[str, Speculation] = {
 def main(argv: Sequence[str]) -> int:
     """Measure and print one table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bench", description=__doc__)
-    parser.add_argument("--prompts", type=int, default=2, help="prompts of each kind (default: 2)")
-    parser.add_argument("--max-tokens", type=int, default=64, help="tokens an answer (default: 64)")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of every arm, in turn (default: 2)")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts of each kind (default: 4)")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens an answer at the most (default: 128)")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of every arm, in turn (default: 1)")
     parser.add_argument("--threads", type=int, default=0, help="processor threads (default: all)")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads or torch.get_num_threads())
@@ -64,19 +66,20 @@ def measure(runtime: Runtime, model: Path, prompts: int, max_tokens: int, rounds
         for question in questions
         for name, way in WAYS.items()
     ]
+    stop_ids = end_of_text_ids(model, runtime.target.config) | set(tokenizer.eos_ids)
     for _, arm in arms[: len(WAYS)]:  # warm-up, not counted
-        run(runtime, Arm(arm.speculation, arm.kind, arm.prompt_ids), 8)
+        run(runtime, Arm(arm.speculation, arm.kind, arm.prompt_ids), 8, stop_ids)
     for turn in range(rounds):
         for _, arm in arms:
-            run(runtime, arm, max_tokens)
+            run(runtime, arm, max_tokens, stop_ids)
         sys.stderr.write(f"round {turn + 1} of {rounds} done\n")
     return arms
 
 
-def run(runtime: Runtime, arm: Arm, max_tokens: int) -> None:
+def run(runtime: Runtime, arm: Arm, max_tokens: int, stop_ids: Collection[int]) -> None:
     """One answer, added to the arm."""
     arm.add(
-        generate(runtime, arm.prompt_ids, Sampling(), arm.speculation, max_tokens=max_tokens, ignore_eos=True),
+        generate(runtime, arm.prompt_ids, Sampling(), arm.speculation, max_tokens=max_tokens, stop_ids=stop_ids),
     )
 
 
