@@ -133,6 +133,7 @@ _TABLE = (
         "After restart --set --confirm-within: the change that waits on the host holds. Exit 20 when it was too late.",
         service.confirm_change,
         (_HOST,),
+        key="c",
         changes_box=True,
     ),
     Verb(
@@ -141,6 +142,7 @@ _TABLE = (
         "After restart --set --confirm-within: the settings before come back at once, by the same gate.",
         service.revert_change,
         (_HOST,),
+        key="v",
         changes_box=True,
     ),
     Verb(

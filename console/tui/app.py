@@ -275,7 +275,11 @@ class ConsoleApp(App[None]):
         await self.switch_mode(_mode("overview", session))
         if session.host not in self._followed:
             self._followed.add(session.host)
-            for name, following in (("figures", session.follow_snapshots), ("journal", session.follow_records)):
+            for name, following in (
+                ("figures", session.follow_snapshots),
+                ("journal", session.follow_records),
+                ("change", session.take_up_change),
+            ):
                 self.run_worker(following(), name=name, group=session.host, exit_on_error=False)
 
     def _on_signal(self) -> None:

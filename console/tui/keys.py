@@ -100,6 +100,8 @@ SERVICE: tuple[Key, ...] = (
     _verb("start", "service('start')"),
     _verb("stop", "service('stop')"),
     _verb("restart", "service('restart')"),
+    _verb("confirm", "say('confirm')"),
+    _verb("revert", "say('revert')"),
     Key("h", "history", "history", "Go between the settings and the list of what was changed."),
     Key("b", "back", "back to it", "Fill the form with the settings of the generation under the cursor."),
 )

@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from console.deployment.change import ChangePlan, Outcome, Phase
+from console.deployment.change import ChangePlan, Choices, Outcome, Phase
 from console.errors import OperatorError, UsageError
 from console.experiments.playbook import Playbook
 from console.experiments.store import default_store_folder
 from console.operations import Operations
 from console.snapshot import Snapshot
 from console.tui.archive import Archive
+from console.tui.change_progress import ChangeProgress
+from console.tui.change_progress import advanced as change_advanced
 from console.tui.glyphs import Glyphs, glyphs_for
 from console.tui.happenings import Happenings, Weight
 from console.tui.log_buffer import LogBuffer
@@ -27,16 +29,6 @@ from console.tui.words import count_of
 if TYPE_CHECKING:
     from console.box.doctor import Check
     from console.box.empty_log import EmptyLog
-
-
-@dataclass(frozen=True)
-class ChangeProgress:
-    """A settings change on its way: the plan, the phases the box has reported, and at the end the outcome."""
-
-    plan: ChangePlan
-    started_s: float
-    phases: tuple[Phase, ...] = ()
-    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +82,7 @@ class Session:
             self.glyphs,
             self.read_only,
             self.happenings.unread,
+            self.change.left_s(self.clock()) if self.change is not None else None,
         )
 
     def note(self, weight: Weight, text: str) -> None:
@@ -154,19 +147,48 @@ class Session:
             raise OperatorError("no run to cancel", where=self.host)
         await self.operations.cancel(self.run.run_id)
 
-    async def apply(self, plan: ChangePlan) -> None:
+    async def apply(self, plan: ChangePlan, choices: Choices | None = None) -> None:
         """Put a plan into force and follow it to its outcome; one at a time."""
         self.refuse_if_read_only("a settings change")
-        if self.change is not None and self.change.outcome is None:
+        if self.change is not None and self.change.on_its_way:
             raise OperatorError("a settings change is still on its way", where=self.host)
-        self.change = ChangeProgress(plan, self.clock())
+        await self._follow_change(ChangeProgress(self.clock()), self.operations.apply(plan, choices))
+
+    async def take_up_change(self) -> None:
+        """Follow the change that the box works on, where there is one: of an earlier console, or of somebody else."""
+        if self.change is not None and self.change.on_its_way:
+            return
+        found = await self.operations.change_under_way()
+        if found is None or (self.change is not None and self.change.on_its_way):
+            return
+        self.note("info", f"a settings change by {found.who} is under way")
+        steps = self.operations.follow_change(found.request_id)
+        await self._follow_change(ChangeProgress(self.clock(), found.who), steps)
+
+    async def say(self, word: Literal["confirm", "revert"]) -> None:
+        """The operator's word on the change that waits for one; the outcome tells whether it came in time."""
+        self.refuse_if_read_only(word)
+        if self.change is None or not self.change.waits:
+            raise OperatorError("no settings change waits for a word", where=self.host)
+        self.change = replace(self.change, word=word)
         self.changed()
         try:
-            async for step in self.operations.apply(plan):
-                if isinstance(step, Outcome):
-                    self.change = replace(self.change, outcome=step)
-                else:
-                    self.change = replace(self.change, phases=(*self.change.phases, step))
+            async for _ in self.operations.say(word):
+                pass  # whoever follows the change shows it
+        except OperatorError:
+            if self.change is not None and self.change.on_its_way:
+                self.change = replace(self.change, word=None)  # it did not get there
+                self.changed()
+            raise
+
+    async def _follow_change(self, change: ChangeProgress, steps: AsyncIterator[Phase | Outcome]) -> None:
+        self.change = change
+        self.changed()
+        try:
+            async for step in steps:
+                self.change = change_advanced(self.change, step, self.clock())
+                if isinstance(step, Phase) and step.name == "waiting":
+                    self.note("warning", "the new settings wait for your word: on Service, c keeps them, v reverts")
                 self.changed()
         except OperatorError as error:
             self.change = replace(self.change, outcome=Outcome("rejected", "", reason=str(error)))
@@ -177,7 +199,7 @@ class Session:
 
     def forget_finished_change(self) -> None:
         """The outcome has been seen: make room for the next plan."""
-        if self.change is not None and self.change.outcome is not None:
+        if self.change is not None and not self.change.on_its_way:
             self.change = None
 
     async def service_verb(self, verb: str) -> None:
@@ -238,7 +260,7 @@ class Session:
     @property
     def _at_work(self) -> bool:
         """Whether this console is taking the service down or up: what it does itself is no news."""
-        return self.verb is not None or (self.change is not None and self.change.outcome is None)
+        return self.verb is not None or (self.change is not None and self.change.on_its_way)
 
     def _note_run_end(self, run: RunView) -> None:
         if run.status == "lost":

@@ -26,6 +26,7 @@ class View:
     glyphs: Glyphs = UNICODE
     read_only: bool = False
     unread: int = 0  # events that nobody has read yet
+    word_left_s: float | None = None  # for the operator to confirm or revert a settings change that waits for it
 
     @property
     def link(self) -> LinkState | None:

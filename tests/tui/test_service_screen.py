@@ -11,19 +11,20 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
-from console.deployment.change import ChangePlan, Outcome
+from console.deployment.change import ChangePlan, Choices, Outcome, Phase, Stray, UnderWay
+from console.tui.screens.apply import ApplyScreen
 from console.tui.screens.confirm import ConfirmScreen
 from console.tui.screens.service import ServiceScreen
 from console.tui.widgets.change_report import changes_back_to
 from console.tui.widgets.form_view import FormView
-from tests.tui.conftest import console_of, opened, settled, text, until
-from tests.tui.recorded import HISTORY, RecordedHost, snapshot
+from tests.tui.conftest import console_of, lines, opened, settled, text, until
+from tests.tui.recorded import HISTORY, PHASES, RecordedHost, snapshot
 
 
 async def open_service(pilot: Pilot[None]) -> FormView:
     """The Service screen with the settings of the recorded box in it."""
     await pilot.press("2")
-    await until(pilot, lambda: isinstance(pilot.app.screen, ServiceScreen) and "page_size" in text(pilot))
+    await until(pilot, lambda: isinstance(pilot.app.screen, ServiceScreen) and pilot.app.screen._form.form.fields)
     return pilot.app.screen.query_one(FormView)
 
 
@@ -38,12 +39,12 @@ async def put(pilot: Pilot[None], name: str, value: str) -> None:
     await settled(pilot)
 
 
-async def asked(pilot: Pilot[None], *keys: str) -> ConfirmScreen:
+async def asked(pilot: Pilot[None], *keys: str) -> ConfirmScreen | ApplyScreen:
     """Press keys until a question stands on the screen."""
     await pilot.press(*keys)
-    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen))
+    await until(pilot, lambda: isinstance(pilot.app.screen, ConfirmScreen | ApplyScreen))
     await pilot.pause()
-    assert isinstance(pilot.app.screen, ConfirmScreen)
+    assert isinstance(pilot.app.screen, ConfirmScreen | ApplyScreen)
     return pilot.app.screen
 
 
@@ -98,7 +99,7 @@ async def test_the_question_says_host_and_consequences_and_enter_cancels(host: R
         assert "gpu-01 [LAB]" in text(pilot)
         assert "page_size: 16 to 64" in text(pilot)
         assert "will be cut off" in text(pilot)
-        assert question.focused is question.query_one("#confirm-no", Button)
+        assert question.focused is question.query_one("#apply-no", Button)
         await pilot.press("enter")
         await settled(pilot)
         assert isinstance(pilot.app.screen, ServiceScreen)
@@ -286,3 +287,154 @@ async def test_proposed_settings_wait_for_the_form_and_an_unknown_one_is_told(
         read.set()
         await until(pilot, lambda: "tree_budget  16 → 8" in text(pilot))
         assert "warp_factor is no setting" in console_of(pilot).session.happenings.items[-1].text
+
+
+STRAY = Stray(4321, "77", "python -m engine serve", 3_200_000_000, 40_000_000_000)
+WAITING = (*PHASES[:-1], Phase("waiting", 13.0, "120 s to confirm", left_s=120.0))
+
+
+async def asked_about(pilot: Pilot[None], name: str, value: str) -> ApplyScreen:
+    """The question about one change."""
+    await open_service(pilot)
+    await put(pilot, name, value)
+    question = await asked(pilot, "ctrl+s")
+    assert isinstance(question, ApplyScreen)
+    return question
+
+
+async def test_a_process_in_the_way_is_named_and_left_alone_unless_the_operator_says_so(host: RecordedHost) -> None:
+    host.strays = (STRAY,)
+    async with opened(host, (80, 24)) as pilot:
+        await asked_about(pilot, "page_size", "64")
+        told = " ".join(" ".join(line[3:77].strip() for line in lines(pilot)).split())
+        assert "In the way: process 4321 (python -m engine serve) holds 3.2 GB and 40.0 GB of GPU memory" in told
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: host.choices is not None)
+        assert host.choices == Choices(on_in_flight="abort", confirm_s=120.0, end=())
+
+
+async def test_every_choice_is_made_with_the_keyboard_on_a_small_screen(host: RecordedHost) -> None:
+    host.strays = (STRAY,)
+    async with opened(host, (80, 24)) as pilot:
+        question = await asked_about(pilot, "page_size", "64")
+        await pilot.press("up", "enter", "down", "enter")  # from Cancel up to the form: the first row, then the second
+        await until(pilot, lambda: "once no request runs" in text(pilot))
+        await pilot.press("down", "left")  # the choices go round: before the first one is the last
+        assert "as soon as proven" in text(pilot)
+        assert "Cancel" in text(pilot) and "Apply" in text(pilot)
+        await pilot.press("tab")
+        assert question.focused is question.query_one("#apply-no", Button)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: host.choices is not None)
+        assert host.choices == Choices(on_in_flight="wait", confirm_s=None, end=(STRAY,))
+
+
+async def test_no_request_in_flight_leaves_nothing_to_choose_about_them(
+    host: RecordedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = host.plan
+
+    async def idle(changes: Mapping[str, str]) -> ChangePlan:
+        return replace(await plan(changes), requests_in_flight=0)
+
+    monkeypatch.setattr(host, "plan", idle)
+    async with opened(host, (80, 24)) as pilot:
+        await asked_about(pilot, "page_size", "64")
+        assert "no request is in flight" in text(pilot) and "cut off" not in text(pilot)
+
+
+async def test_a_change_on_a_production_host_needs_its_name_typed(host: RecordedHost) -> None:
+    production = snapshot(time.monotonic(), wall_s=time.time(), tag="PROD")
+    async with opened(host, (80, 24), first=production) as pilot:
+        question = await asked_about(pilot, "page_size", "64")
+        yes = question.query_one("#apply-yes", Button)
+        assert yes.disabled
+        question.query_one("#confirm-typed", Input).value = "gpu-01"
+        await until(pilot, lambda: not yes.disabled)
+        yes.press()
+        await until(pilot, lambda: host.calls == [("apply", (("page_size", 64),))])
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 15)])
+async def test_a_change_that_waits_counts_down_and_is_kept_by_a_key(host: RecordedHost, size: tuple[int, int]) -> None:
+    host.phases = WAITING
+    async with opened(host, size) as pilot:
+        session = console_of(pilot).session
+        now = session.clock()
+        session.clock = lambda: now
+        await asked_about(pilot, "page_size", "64")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "2m00s left: c keeps the new settings, v reverts" in text(pilot))
+        assert lines(pilot)[-1].startswith(" ? help") and "c confirm  v revert" in lines(pilot)[-1]
+        session.clock = lambda: now + 78
+        await settled(pilot)
+        assert "42 s left: c keeps" in text(pilot)
+        await pilot.press("1")
+        await settled(pilot)
+        assert "confirm 42 s" in lines(pilot)[0]  # wherever the operator looks
+        session.clock = lambda: now + 121
+        await pilot.press("2")
+        await settled(pilot)
+        assert "The time is up: the box decides now" in text(pilot)
+        session.clock = lambda: now + 100
+        await pilot.press("c")
+        await until(pilot, lambda: "Confirmed: the new settings are in force." in text(pilot))
+        assert host.calls[-1] == ("say", "confirm")
+        assert "confirm" not in lines(pilot)[0] and "c confirm" not in lines(pilot)[-1]
+
+
+async def test_a_change_that_waits_is_taken_back_by_a_key(host: RecordedHost) -> None:
+    host.phases = WAITING
+    async with opened(host, (80, 24)) as pilot:
+        await asked_about(pilot, "page_size", "64")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "v reverts" in text(pilot))
+        await pilot.press("v")
+        await until(pilot, lambda: "Rolled back: the old settings serve again." in text(pilot))
+        assert "the operator took it back" in text(pilot)
+
+
+async def test_no_word_in_time_and_the_screen_says_that_the_box_went_back(host: RecordedHost) -> None:
+    host.phases = WAITING
+    host.outcome = Outcome("rolled_back", "r4", reason="nobody confirmed it within 120 s")
+    async with opened(host, (80, 24)) as pilot:
+        await asked_about(pilot, "page_size", "64")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "c keeps" in text(pilot))
+        host.gate.set()
+        await until(pilot, lambda: "Rolled back: the old settings serve again." in text(pilot))
+        assert "nobody confirmed it within 120 s" in text(pilot)
+
+
+async def test_a_word_that_nobody_waits_for_is_told(host: RecordedHost) -> None:
+    async with opened(host, (80, 24)) as pilot:
+        await open_service(pilot)
+        assert "c confirm" not in lines(pilot)[-1]
+        await pilot.press("c")
+        session = console_of(pilot).session
+        await until(pilot, lambda: session.happenings.unread == 1)
+        assert "no settings change waits for a word" in session.happenings.items[-1].text
+        assert host.calls == []
+
+
+async def test_a_console_opened_later_takes_up_the_change_that_waits(host: RecordedHost) -> None:
+    host.phases = (*WAITING[:-1], replace(WAITING[-1], left_s=31.0))
+    host.under_way = UnderWay("r4", "bo@desk", True)
+    async with opened(host, (80, 24)) as pilot:
+        await until(pilot, lambda: console_of(pilot).session.change is not None)
+        await pilot.press("2")
+        await until(pilot, lambda: "s left: c keeps" in text(pilot))
+        await pilot.press("c")
+        await until(pilot, lambda: "Confirmed: the new settings are in force." in text(pilot))
+        assert host.calls == [("say", "confirm")]
+
+
+async def test_a_read_only_console_sees_the_countdown_and_gives_no_word(host: RecordedHost) -> None:
+    host.phases, host.under_way = WAITING, UnderWay("r4", "bo@desk", True)
+    async with opened(host, (80, 24), read_only=True) as pilot:
+        await open_service(pilot)
+        await until(pilot, lambda: "2m00s left" in text(pilot) or "1m59s left" in text(pilot))
+        assert "c confirm" not in lines(pilot)[-1]
+        await pilot.press("c")
+        await until(pilot, lambda: "read-only" in console_of(pilot).session.happenings.items[-1].text)
+        assert host.calls == []

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from textual import on
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widget import Widget
 
-from console.deployment.change import ChangePlan, Generation
+from console.deployment.change import ChangePlan, Choices, Generation
 from console.deployment.settings import SETTINGS, Setting
 from console.deployment.settings_file import complete
 from console.errors import OperatorError
 from console.tui.glyphs import shown
-from console.tui.keys import SERVICE, bindings
+from console.tui.keys import SERVICE, Key, bindings
+from console.tui.screens.apply import ApplyScreen
 from console.tui.screens.asking import ask_first, host_question, perform
 from console.tui.screens.confirm import Question
 from console.tui.screens.screen import ConsoleScreen
 from console.tui.session import Session
-from console.tui.settings_form import check_setting, setting_text, settings_form
+from console.tui.settings_form import check_setting, settings_form
 from console.tui.tones import QUIET, WARN, within
 from console.tui.view import View
 from console.tui.widgets.change_report import (
     changes_back_to,
-    consequence,
     draw_fault,
     draw_generation,
     draw_plan,
@@ -134,6 +135,18 @@ class ServiceScreen(ConsoleScreen):
             question = _verb_question(verb, self.session)
             ask_first(self, self.session, question, lambda: self.session.service_verb(verb))
 
+    def action_say(self, word: Literal["confirm", "revert"]) -> None:
+        """The operator's word on a change that waits for it: it was asked for, so nothing is asked again."""
+        perform(self, self.session, self.session.say(word))
+
+    def keys(self) -> tuple[Key, ...]:
+        """The keys of a word come first while one is waited for, and are left out while none is."""
+        waits = self.session.change is not None and self.session.change.waits
+        allowed = super().keys()
+        words = tuple(key for key in allowed if key.action.startswith("say("))
+        others = tuple(key for key in allowed if key not in words)
+        return (*words, *others) if waits else others
+
     def take_changes(self, changes: Mapping[str, str]) -> None:
         """Put proposed settings into the form, as soon as it has been read from the box."""
         self._proposed = dict(changes)
@@ -173,7 +186,21 @@ class ServiceScreen(ConsoleScreen):
         elif not plan.differences:
             self.session.note("info", "nothing to apply: no setting differs from the file")
         else:
-            ask_first(self, self.session, _apply_question(plan, self.session), lambda: self.session.apply(plan))
+            await self._ask_to_apply(plan)
+
+    async def _ask_to_apply(self, plan: ChangePlan) -> None:
+        """What it costs and what is in the way, the operator's choices, and then the change."""
+        self.session.refuse_if_read_only("apply")
+        strays = await self.session.operations.find_strays(plan)
+        if isinstance(self.app.screen, ModalScreen):
+            return
+
+        def answered(choices: Choices | None) -> None:
+            if choices is not None:
+                perform(self, self.session, self.session.apply(plan, choices))
+
+        question = host_question(self.session, "Put these settings in force?", (), "Apply")
+        self.app.push_screen(ApplyScreen(question, plan, strays, self.session.glyphs), answered)
 
     async def _make_plan(self) -> None:
         """What the form as it stands would change; a finished change makes room for it."""
@@ -191,6 +218,7 @@ class ServiceScreen(ConsoleScreen):
 
     async def _load(self) -> None:
         """The settings in the file and the history; what the operator has typed stays."""
+        perform(self, self.session, self.session.take_up_change())
         try:
             plan = await self.session.operations.plan({})
             self._history = await self.session.operations.history()
@@ -268,15 +296,6 @@ class ServiceScreen(ConsoleScreen):
     @property
     def _listing(self) -> Listing:
         return self.query_one("#history", Listing)
-
-
-def _apply_question(plan: ChangePlan, session: Session) -> Question:
-    changes = [f"{one.name}: {setting_text(one.old)} to {setting_text(one.new)}" for one in plan.differences]
-    warnings = [f"Mind: {warning}" for warning in plan.warnings]
-    promise = "If the gate fails, the old settings are put back by the box itself."
-    return host_question(
-        session, "Put these settings in force?", [*changes, *warnings, consequence(plan), promise], "Apply"
-    )
 
 
 def _verb_question(verb: str, session: Session) -> Question:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from console.deployment.change import ChangePlan, Generation, Outcome, Phase
+from console.deployment.change import ChangePlan, Generation, InFlight, Outcome, Phase, Stray
+from console.tui.change_progress import ChangeProgress
 from console.tui.glyphs import Glyphs, shown
-from console.tui.session import ChangeProgress
 from console.tui.tones import BAD, GOOD, KEY, PLAIN, QUIET, STRONG, WARN
-from console.tui.words import count_of, day_and_clock, duration
+from console.tui.words import byte_size, count_of, day_and_clock, duration
 
 _PLAN_WORDS = {
     "staged": "written beside the old file",
@@ -56,15 +56,23 @@ def draw_plan(plan: ChangePlan, width: int, glyphs: Glyphs) -> list[Content]:
     return lines
 
 
-def consequence(plan: ChangePlan) -> str:
+def consequence(plan: ChangePlan, on_in_flight: InFlight = "abort") -> str:
     """What applying it interrupts, in a sentence."""
     if not plan.restarts:
         return "Nothing restarts."
-    if plan.requests_in_flight is None:
-        return "The engine restarts; whether requests are in flight is not known."
     if plan.requests_in_flight == 0:
         return "The engine restarts; no request is in flight."
+    if on_in_flight == "wait":
+        return "The engine restarts once no request runs; if they do not end in time, nothing is changed."
+    if plan.requests_in_flight is None:
+        return "The engine restarts; whether requests are in flight is not known."
     return f"The engine restarts; {count_of(plan.requests_in_flight, 'request')} in flight will be cut off."
+
+
+def stray_words(stray: Stray) -> str:
+    """`process 4321 (python -m engine serve) holds 3.2 GB`, for a process that is in the way."""
+    gpu = f" and {byte_size(stray.gpu_bytes)} of GPU memory" if stray.gpu_bytes else ""
+    return f"process {stray.pid} ({stray.command or 'no command line'}) holds {byte_size(stray.memory_bytes)}{gpu}"
 
 
 def draw_fault(text: str, width: int, glyphs: Glyphs) -> list[Content]:
@@ -74,9 +82,13 @@ def draw_fault(text: str, width: int, glyphs: Glyphs) -> list[Content]:
 
 def draw_progress(change: ChangeProgress, now_s: float, width: int, glyphs: Glyphs) -> list[Content]:
     """What it is at, or how it ended, then every phase with the time it was reached: the first row is always seen."""
-    if change.outcome is None:
+    if change.outcome is None and change.waits:
+        lines = [_countdown(change, now_s, glyphs)]
+        lines += _wrapped("without a word it goes back by itself, this console or not", width, glyphs, QUIET)
+    elif change.outcome is None:
         at = _phase_words(change.phases[-1]) if change.phases else "asking the box"
-        took = f"applying for {duration(now_s - change.started_s)}"
+        whose = f"{change.who} applies, watched" if change.who else "applying"
+        took = f"{shown(whose, glyphs)} for {duration(now_s - change.started_s)}"
         lines = [
             Content.assemble((f" {glyphs.pointer} {took}: ", f"bold {WARN}"), (shown(at, glyphs), PLAIN)),
             Content.styled("   leaving this screen, or the console, does not stop it", QUIET),
@@ -87,6 +99,20 @@ def draw_progress(change: ChangeProgress, now_s: float, width: int, glyphs: Glyp
         running = change.outcome is None and index == len(change.phases) - 1
         lines += _phase(phase, running, width, glyphs)
     return lines
+
+
+def _countdown(change: ChangeProgress, now_s: float, glyphs: Glyphs) -> Content:
+    """What the operator has to do now, and for how long it can be done."""
+    if change.word is not None:
+        return Content.styled(f" {glyphs.pointer} {change.word} is on its way to the box", f"bold {WARN}")
+    left_s = change.left_s(now_s)
+    if left_s == 0.0:
+        return Content.styled(f" {glyphs.pointer} The time is up: the box decides now", f"bold {WARN}")
+    rest = "" if left_s is None else f"{duration(left_s)} left: "
+    return Content.assemble(
+        (f" {glyphs.pointer} {rest}", f"bold {WARN}"), ("c", KEY), (" keeps the new settings, ", STRONG), ("v", KEY),
+        (" reverts", STRONG),
+    )  # fmt: skip
 
 
 def draw_outcome(outcome: Outcome, width: int, glyphs: Glyphs) -> list[Content]:

@@ -111,6 +111,8 @@ def _right_segments(view: View) -> list[_Segment]:
         segments.append(_Segment(Content.styled(age, QUIET), drop=2, gap=" "))
     if view.link is not None and view.link.latency_ms is not None and view.link.name == "LIVE":
         segments.append(_Segment(Content.styled(f"link {view.link.latency_ms:.0f} ms", QUIET), drop=7, gap=divider))
+    if view.word_left_s is not None:
+        segments.append(_Segment(Content.styled(f"confirm {duration(view.word_left_s)}", f"bold {WARN}"), gap=divider))
     words, link_tone = link_words(view)
     segments.append(_Segment(Content.styled(words, f"bold {link_tone}"), gap=divider))
     if view.read_only:
