@@ -20,7 +20,7 @@ from engine.models.layers import Attend
 from engine.prefix import PrefixIndex
 from kernels.kv_commit import kv_commit
 from kernels.kv_write import kv_write
-from kernels.tree_attention import tree_attention
+from kernels.tree_attention import stacked_attention, tree_attention
 
 Slots = slice | Tensor
 """Rows of a cache in position order: a slice where pages are consecutive (read in place), else int64 indices."""
@@ -190,6 +190,76 @@ class Reading:
     slots: Slots
     bias: Tensor | None
 
+    @property
+    def nodes(self) -> int:
+        """How many queries it has."""
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def length(self) -> int:
+        """How many slots they look at."""
+        return self.slots.stop - self.slots.start if isinstance(self.slots, slice) else len(self.slots)
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """What its queries see of one layer's cache; q [rows of the pass, heads, head_dim]."""
+        return tree_attention(q[self.rows], keys, values, self.slots, self.bias)
+
+
+STACKED_LENGTH, STACKED_NODES = 1024, 64
+"""Readings of more slots or queries than these are answered one by one: a call of their own costs them next to nothing, copying
+their rows does.
+"""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Readings of as many queries each and of similar length, answered by one call. Calls of their own would cost more than their
+    arithmetic and leave threads without work.
+
+    `slots` int64 [readings, longest]: shorter ones are filled up with their own first slot, which `bias` [readings, 1, nodes *
+    group or 1, longest] then hides. So no reading ever touches what another request computed.
+    """
+
+    rows: Tensor
+    slots: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading], dtype: torch.dtype, device: torch.device) -> Stack:
+        """The readings as they are given, in that order."""
+        longest = max(reading.length for reading in readings)
+        slots = torch.empty(len(readings), longest, dtype=torch.int64, device=device)
+        for row, reading in zip(slots, readings, strict=True):
+            own = reading.slots
+            row[: reading.length] = torch.arange(own.start, own.stop) if isinstance(own, slice) else own
+            row[reading.length :] = row[0].clone()
+        bias = None
+        if any(reading.bias is not None or reading.length < longest for reading in readings):
+            folded = max(1 if reading.bias is None else len(reading.bias) for reading in readings)
+            bias = torch.full((len(readings), 1, folded, longest), -torch.inf, dtype=dtype, device=device)
+            for hidden, reading in zip(bias, readings, strict=True):
+                hidden[..., : reading.length] = 0.0 if reading.bias is None else reading.bias
+        rows = torch.cat([torch.arange(reading.rows.start, reading.rows.stop) for reading in readings])
+        return cls(rows.to(device), slots, bias)
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """As a reading's, in the order of `rows`."""
+        own = q if len(self.rows) == len(q) else q.index_select(0, self.rows)
+        return stacked_attention(own.unflatten(0, (len(self.slots), -1)), keys, values, self.slots, self.bias)
+
+
+def alike(readings: Sequence[Reading]) -> list[list[Reading]]:
+    """The readings in groups: of as many queries, the longest in a group at most half again and 64 slots longer than the shortest."""
+    groups: list[list[Reading]] = []
+    for reading in sorted(readings, key=lambda reading: (reading.nodes, reading.length)):
+        first = groups[-1][0] if groups else reading
+        small = reading.length <= STACKED_LENGTH and reading.nodes <= STACKED_NODES
+        if groups and small and reading.nodes == first.nodes and reading.length <= first.length * 3 // 2 + 64:
+            groups[-1].append(reading)
+        else:
+            groups.append([reading])
+    return [sorted(group, key=lambda reading: reading.rows.start) for group in groups]
+
 
 class KvStore:
     """Keys and values of every layer, [layers, slots, kv_heads, head_dim].
@@ -222,13 +292,21 @@ class KvStore:
         """An `Attend` that writes new rows at `write`, then lets the queries of each reading see what it says."""
         write = on_device(write, self.keys.device)
         readings = [replace(reading, slots=on_device(reading.slots, self.keys.device)) for reading in readings]
+        parts = [
+            Stack.of(group, self.keys.dtype, self.keys.device) if len(group) > 1 else group[0]
+            for group in alike(readings)
+        ]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.write(layer, write, k, v)
             keys = self.keys[layer]
             values = keys[..., : self._latent_rank] if self._latent_rank else self.values[layer]
-            parts = [tree_attention(q[reading.rows], keys, values, reading.slots, reading.bias) for reading in readings]
-            return parts[0] if len(parts) == 1 else torch.cat(parts)
+            if len(parts) == 1:
+                return parts[0].attend(q, keys, values)
+            out = q.new_empty(len(q), q.shape[1] * values.shape[-1])
+            for part in parts:
+                out[part.rows] = part.attend(q, keys, values)
+            return out
 
         return attend
 
