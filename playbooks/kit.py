@@ -27,6 +27,7 @@ from kit_engine import Completion
 from kit_params import check_params, read_header, typed
 from kit_prompts import KINDS
 from kit_relay import Relay, streams
+from kit_restart import Service
 from kit_rounds import LADDER, WARM_TOKENS, long_prompt, room_for, rounds, shuffled
 from kit_run import Run, ratios
 from kit_session import Measure, Plan, Session
@@ -39,6 +40,7 @@ __all__ = [
     "Completion",
     "Relay",
     "Run",
+    "Service",
     "Stop",
     "blocks",
     "long_prompt",

@@ -19,47 +19,49 @@ T_975 = {4: 3.182, 6: 2.571, 8: 2.365, 12: 2.201, 16: 2.131}
 DELTA = 0.02  # smallest effect of interest; an interval of half that on either side is precise enough
 
 
-def blocks(run: Run, arms: Mapping[str, Mapping[str, Any]], *, chat: bool = False) -> Dict[str, Any]:
-    """Measure arm B against arm A; what a summary tells of it. The playbook's parameters: blocks, requests, tokens, prompt, kind.
+def blocks(service: Service, arms: Mapping[str, Mapping[str, Any]], *, chat: bool = False) -> Dict[str, Any]:
+    """Measure arm B against arm A, each with its changes of settings; what a summary tells of it. The playbook's
+    parameters: blocks, requests, tokens, prompt, kind.
 
-    `chat`: by the chat endpoint, whose parsers see the answers. Every start is a replicate of its own, so even two blocks that meet in one arm restart between them. Where the first
-    questions are answered otherwise under B, no speed is measured any more.
+    `chat`: by the chat endpoint, whose parsers see the answers. Every start is a replicate of its own, so even two blocks
+    that meet in one arm restart between them. Where the first questions are answered otherwise under B, no speed is
+    measured any more.
     """
+    run = service.run
     params, (a, b) = run.params, arms
     room_for(run, params["tokens"] + params["prompt"])
     order, probed, done = random.Random(run.seed), set(), 0
     total = params["blocks"] * 2
-    with Service(run) as service:
-        for changes in arms.values():
-            service.check(changes)
-        run.table(
-            "starts",
-            ("block", "", "pair of starts"),
-            ("arm", "", "settings"),
-            ("tok_s", "tok/s", "decode rate"),
-            ("commit", "tok/step", "commit length"),
-            ("step_ms", "ms", "step time"),
-        )
-        answers: Dict[str, List[str]] = {}
-        rates: Dict[str, List[List[float]]] = {a: [], b: []}
-        looks: List[int] = []
-        for block in range(params["blocks"]):
-            for arm in order.sample([a, b], 2):
-                service.start_with(arms[arm])
-                if arm not in probed:
-                    answers[arm] = probe(run, arm)
-                    probed.add(arm)
-                if len(probed) == 2 and answers[a] != answers[b]:
-                    run.warn("wrong_tokens", f"{b} answers otherwise than {a}: its speed is not measured", arm=b)
-                    return {"arms": [a, b], "blocks": block, "changes": dict(arms[b])}
-                rates[arm].append(measured(run, block, arm, chat))
-                done += 1
-                run.progress(done, total, f"block {block + 1}, {arm}")
-            if block + 1 in T_975 and block + 1 < params["blocks"]:
-                looks.append(block + 1)
-                if half_width(rates[a], rates[b]) <= math.log1p(DELTA) / 2:
-                    run.log(f"precise enough after {block + 1} of {params['blocks']} blocks")
-                    break
+    for changes in arms.values():
+        service.check(changes)
+    run.table(
+        "starts",
+        ("block", "", "pair of starts"),
+        ("arm", "", "settings"),
+        ("tok_s", "tok/s", "decode rate"),
+        ("commit", "tok/step", "commit length"),
+        ("step_ms", "ms", "step time"),
+    )
+    answers: Dict[str, List[str]] = {}
+    rates: Dict[str, List[List[float]]] = {a: [], b: []}
+    looks: List[int] = []
+    for block in range(params["blocks"]):
+        for arm in order.sample([a, b], 2):
+            service.start_with(arms[arm])
+            if arm not in probed:
+                answers[arm] = probe(run, arm)
+                probed.add(arm)
+            if len(probed) == 2 and answers[a] != answers[b]:
+                run.warn("wrong_tokens", f"{b} answers otherwise than {a}: its speed is not measured", arm=b)
+                return {"arms": [a, b], "blocks": block, "changes": dict(arms[b])}
+            rates[arm].append(measured(run, block, arm, chat))
+            done += 1
+            run.progress(done, total, f"block {block + 1}, {arm}")
+        if block + 1 in T_975 and block + 1 < params["blocks"]:
+            looks.append(block + 1)
+            if half_width(rates[a], rates[b]) <= math.log1p(DELTA) / 2:
+                run.log(f"precise enough after {block + 1} of {params['blocks']} blocks")
+                break
     told = {"planned": params["blocks"], "looks": looks, "stopping": "by the width of the interval, not by its verdict"}
     return {"arms": [a, b], "blocks": len(rates[b]), "changes": dict(arms[b]), **told}
 

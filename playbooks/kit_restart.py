@@ -1,7 +1,8 @@
 """Other settings for a while: every change goes through the settings transaction, and the old ones always come back.
 
-The console hands over the transaction as it would make it for the settings in force (`restarts.json`). What may have to
-be put back stands in `restore.json` before anything is touched; the runner restores from it however the script ended.
+The console hands over the transaction as it would make it for the settings in force, and the whole settings file of every
+start that the playbook's plan announces, edited and checked by the console (`restarts.json`). What may have to be put back
+stands in `restore.json` before anything is touched; the runner restores from it however the script ended.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
 from kit_end import Stop
+from kit_probe import probe
 from kit_run import Run
 
 APPLY_S = 2 * 1900.0  # a change that fails goes back by itself, and both starts may load a large model
 
 
 class Service:
-    """The service under other settings; use it as a context manager. Raises Stop(missing) where it may not be restarted."""
+    """The service under other settings; use it as a context manager. Raises Stop(missing) where it may not be restarted.
+
+    `values` are the settings in force, by leaf name, as the console reads them from their file.
+    """
 
     def __init__(self, run: Run) -> None:
         path = os.environ.get("DDT_RESTARTS")
@@ -32,9 +37,10 @@ class Service:
             raise Stop("missing", message, "capability_missing")
         self.run = run
         self.given: Mapping[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        self.base = str(self.given["request"]["text"])
-        self.text = self.base
-        self.expect: Dict[str, Any] = dict(self.given["request"]["new"]["expect"])
+        request = self.given["request"]
+        self.base: Mapping[str, Any] = {"changes": {}, "text": str(request["text"]), "new": request["new"]}
+        self.now: Mapping[str, Any] = self.base
+        self.values: Mapping[str, Any] = self.given["values"]
         self.starts = 0
 
     def __enter__(self) -> Service:
@@ -42,32 +48,33 @@ class Service:
 
     def __exit__(self, *_: Any) -> None:
         """The settings that were in force serve again. The run may have been told to stop: this is done all the same."""
-        if self.text != self.base:
-            self._apply(self.base, {})
+        if self.now["text"] != self.base["text"]:
+            self._apply(self.base)
 
     def check(self, changes: Mapping[str, Any]) -> None:
-        """Raise Stop(missing) for a setting that this engine has not, or has only one value of: nothing is touched."""
-        if self.given["request"].get("suffix", ".toml") != ".toml":
-            raise Stop("missing", "settings of this engine can be changed from the console only", "capability_missing")
-        for name, value in changes.items():
-            if name not in self.given["tables"]:
-                raise Stop("missing", f"the engine has no setting {name}", "capability_missing")
-            if name in self.given["fixed"] and value != self.expect.get(name, value):
-                raise Stop("missing", f"{name} cannot be changed on this engine", "capability_missing")
+        """Raise Stop(missing) for settings that the console refused beforehand, and why: nothing is touched."""
+        self._start(changes)
 
     def start_with(self, changes: Mapping[str, Any]) -> None:
-        """Restart under the old settings with `changes`, and wait until it serves. Raises Stop(engine) if it will not."""
+        """Restart under the old settings with `changes`, one of those in the plan; none: the old ones. Waits until it serves.
+        Raises Stop(engine) if it will not."""
         self.run.check()
-        self.check(changes)
-        self._apply(edited(self.base, changes, self.given["tables"]), changes)
-        self.run.info = self.run.engine.get("/server_info") or {}
+        self._apply(self._start(changes))
+        self.run.info = probe(self.run.engine)[0]
 
-    def _apply(self, text: str, changes: Mapping[str, Any]) -> None:
-        request = json.loads(json.dumps(self.given["request"]))
-        request["text"], request["base_sha"] = text, sha(self.text)
-        request["new"]["expect"].update(changes)
+    def _start(self, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = next((one for one in (self.base, *self.given["starts"]) if one["changes"] == changes), None)
+        if found is None:
+            raise Stop("missing", f"no start with {_words(changes)} was planned", "capability_missing")
+        if "refused" in found:
+            raise Stop("missing", str(found["refused"]), "capability_missing")
+        return found
+
+    def _apply(self, start: Mapping[str, Any]) -> None:
+        request: Dict[str, Any] = {**self.given["request"], "text": start["text"], "new": start["new"]}
+        request.update(base_sha=sha(self.now["text"]), old=self.now["new"])
         state, name = Path(self.given["state"]), f"{self.run.prompts.salt[:60]}-{self.starts}-{secrets.token_hex(2)}"
-        self._promise(text)
+        self._promise(start["text"])
         (state / "applies").mkdir(mode=0o700, parents=True, exist_ok=True)
         write(state / "applies" / f"{name}.request.json", request)
         self.starts += 1
@@ -82,9 +89,8 @@ class Service:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
             why = report["reason"] or (said[-1] if said else f"status {done.returncode}")
             raise Stop("engine", f"the restart was {report['status'].replace('_', ' ')}: {why}", "restart_failed")
-        self.text = text
-        shown = ", ".join(f"{key} {value}" for key, value in changes.items()) or "the old settings"
-        self.run.log(f"serving with {shown} after {time.monotonic() - began:.1f} s")
+        self.now = start
+        self.run.log(f"serving with {_words(start['changes'])} after {time.monotonic() - began:.1f} s")
 
     def _promise(self, text: str) -> None:
         """What the runner needs to put the old settings back: only over a file that is ours, never over another change."""
@@ -92,7 +98,8 @@ class Service:
         if folder:
             path = Path(folder) / "restore.json"
             ours: List[str] = json.loads(path.read_text(encoding="utf-8"))["ours"] if path.exists() else []
-            write(path, {**self.given, "ours": sorted({*ours, sha(text)})})
+            owed = {name: self.given[name] for name in ("state", "request")}
+            write(path, {**owed, "ours": sorted({*ours, sha(text)})})
 
 
 def sha(text: str) -> str:
@@ -108,21 +115,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     part.replace(path)
 
 
-def edited(text: str, changes: Mapping[str, Any], tables: Mapping[str, str]) -> str:
-    """A settings file with other values; its lines stay as they are but for those. `tables`: setting -> its table."""
-    lines = text.splitlines()
-    for name, value in changes.items():
-        lines = _set(lines, tables[name], name, json.dumps(value))
-    return "\n".join(lines) + "\n"
-
-
-def _set(lines: List[str], table: str, name: str, value: str) -> List[str]:
-    start = next((i for i, line in enumerate(lines) if line.split("#")[0].strip() == f"[{table}]"), None)
-    if start is None:
-        return [*lines, f"[{table}]", f"{name} = {value}"]
-    end = next((i for i in range(start + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
-    for i in range(start + 1, end):
-        key, equals, _ = lines[i].partition("=")
-        if equals and key.strip() == name:
-            return [*lines[:i], f"{name} = {value}", *lines[i + 1 :]]
-    return [*lines[: start + 1], f"{name} = {value}", *lines[start + 1 :]]
+def _words(changes: Mapping[str, Any]) -> str:
+    """Changes for people: `page_size 64`; a setting without a value is off."""
+    shown = (f"{name} {'off' if value == '' else value}" for name, value in changes.items())
+    return ", ".join(shown) or "the old settings"

@@ -72,6 +72,7 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run will do, as far as it is known without the engine."""
     return {
         "arms": ["the page size in force", f"page {params['page_size']}"],
+        "changes": [{"page_size": params["page_size"]}],
         "starts": params["blocks"] * 2,
         "steps": params["blocks"] * 2 * (params["requests"] + 1),
         "est_s": params["blocks"] * 2 * (20 + params["requests"] * params["tokens"] / 30),
@@ -80,13 +81,13 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def measure(run: kit.Run) -> Mapping[str, Any]:
     """Blocks of both page sizes."""
-    now = (run.info.get("settings") or {}).get("page_size")
     other = run.params["page_size"]
-    if now is None:
-        raise kit.Stop("missing", "the engine does not say its page size", "capability_missing")
-    if other == now:
-        raise kit.Stop("bad_params", f"page_size {other} is in force already: name another")
-    return kit.blocks(run, {f"page {now}": {"page_size": now}, f"page {other}": {"page_size": other}})
+    with kit.Service(run) as service:
+        # An engine may choose its own; then it is the engine that knows, if it tells.
+        now = (run.info.get("settings") or {}).get("page_size") or service.values.get("page_size")
+        if other == now:
+            raise kit.Stop("bad_params", f"page_size {other} is in force already: name another")
+        return kit.blocks(service, {f"page {now or 'by its own choice'}": {}, f"page {other}": {"page_size": other}})
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run will do, as far as it is known without the engine."""
     return {
         "arms": [f"the {params['setting']} in force", params["value"] or "off"],
+        "changes": [{params["setting"]: params["value"]}],
         "starts": params["blocks"] * 2,
         "steps": params["blocks"] * 2 * (params["requests"] + 1),
         "est_s": params["blocks"] * 2 * (20 + params["requests"] * params["tokens"] / 30),
@@ -84,14 +85,12 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
 def measure(run: kit.Run) -> Mapping[str, Any]:
     """Blocks with the parser and without."""
     name, other = run.params["setting"], run.params["value"]
-    now = (run.info.get("settings") or {}).get(name)
-    if now is None:
-        raise kit.Stop("missing", f"the engine has no {name}", "capability_missing")
-    if other == now:
-        raise kit.Stop("bad_params", f"{name} is {now or 'off'} already: give the other arm's as value")
-    return kit.blocks(
-        run, {f"{name} {now or 'off'}": {name: now}, f"{name} {other or 'off'}": {name: other}}, chat=True
-    )
+    with kit.Service(run) as service:
+        now = service.values.get(name)
+        if other == now:
+            raise kit.Stop("bad_params", f"{name} is {now or 'off'} already: give the other arm's as value")
+        arms = {f"{name} {now or 'off'}": {}, f"{name} {other or 'off'}": {name: other}}
+        return kit.blocks(service, arms, chat=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
@@ -308,17 +308,30 @@ def _request(site: Site, plan: ChangePlan, base: str, who: str, choices: Choices
     }
 
 
-async def restart_kit(site: Site, who: str) -> dict[str, Any]:
-    """What a playbook on the box needs to change settings by the transaction, and to put them back: the request that
-    would bring up the settings in force, the table of each setting, and the settings that have no other value."""
+async def restart_kit(site: Site, who: str, planned: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """What a playbook on the box needs to change settings by the transaction, and to put them back.
+
+    `{"state", "request": the one that would bring up the settings in force, "values": these, "starts": […]}`. `planned` are
+    the changes it is going to make (leaf name -> value), one entry a start: each comes back in "starts" as `{"changes",
+    "text": the whole file it makes, "new": how to reach and check that engine}`, or as `{"changes", "refused": why}`.
+    """
     base = await read_base(site)
     now = ChangePlan(host=site.connection.target.name, base_sha=settings_file_sha(base), differences=(), text=base)
     return {
         "state": site.state,
         "request": _request(site, now, base, who, Choices()),
-        "tables": {setting.name: setting.table for setting in site.deployment.settings},
-        "fixed": [setting.name for setting in site.deployment.settings if setting.only_default],
+        "values": site.deployment.values(base),
+        "starts": [await _planned_start(site, base, changes) for changes in planned],
     }
+
+
+async def _planned_start(site: Site, base: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        text = site.deployment.edit(base, parse_changes(changes, site.deployment.settings))
+        await _plan(site, base, text, None, None)
+    except UsageError as refusal:
+        return {"changes": dict(changes), "refused": str(refusal)}
+    return {"changes": dict(changes), "text": text, "new": _endpoint(site, text)}
 
 
 def _endpoint(site: Site, text: str) -> dict[str, Any]:

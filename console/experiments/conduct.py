@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from console.experiments.cancel import Cancelled
 from console.experiments.client_side import ClientSideError, read_streams
 from console.experiments.follow import Batch, Ending, follow
 from console.experiments.golden import golden_for
-from console.experiments.launch import launch
+from console.experiments.launch import Restarts, launch
 from console.experiments.playbook import Playbook, judge_playbook
 from console.experiments.put_back import put_back
 from console.experiments.remote import EngineUnderTest, RemoteRun, new_run_id, remote_run
@@ -37,9 +37,7 @@ class Bench:
     engine: EngineUnderTest
     store: Store
     python: str = "python3"  # on the box
-    restarts: Callable[[], Awaitable[Mapping[str, Any]]] | None = (
-        None  # the settings transaction, for playbooks that restart
-    )
+    restarts: Restarts | None = None  # the settings transaction, for playbooks that restart
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
@@ -50,10 +48,9 @@ async def start(bench: Bench, playbook: Playbook, params: Mapping[str, Any], *, 
     """
     now = bench.clock()
     run_id = new_run_id(playbook.id, now)
-    restarts = await bench.restarts() if playbook.restarts_service and bench.restarts is not None else None
     launched = await launch(
         bench.connection, playbook, params, bench.engine, run_id=run_id, python=bench.python, seed=seed,
-        golden=golden_for(bench.store, playbook, bench.host), restarts=restarts,
+        golden=golden_for(bench.store, playbook, bench.host), restarts=bench.restarts,
     )  # fmt: skip
     secret = {param.name for param in playbook.params if param.type == "secret"}
     record = RunRecord(

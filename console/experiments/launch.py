@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from console.experiments.script.fault import Fault, Source
 from console.experiments.script.versions import OLDEST, Version
 
 AGENTS = Path(__file__).resolve().parent.parent / "agent"
+Restarts = Callable[[Sequence[Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
+"""What a playbook needs to restart the service with each of these changes of settings, and to put the old ones back."""
 START_S = 15.0
 POLL_S = 0.1
 VERSION_PROGRAM = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -58,7 +60,7 @@ async def launch(
     python: str = "python3",
     seed: int = 1,
     golden: Mapping[str, Any] | None = None,
-    restarts: Mapping[str, Any] | None = None,
+    restarts: Restarts | None = None,
 ) -> Launched:
     """Start `playbook` on the box, detached. Nothing is uploaded unless header, syntax and parameters are sound.
 
@@ -76,10 +78,13 @@ async def launch(
     target = await _python_version(connection, python)
     refuse_faults(judge_playbook(playbook.path, playbook.data, target=target))
     run = remote_run(connection, run_id, python)
-    await connection.upload_tree(_files(playbook, values, run, engine, seed, golden, restarts), run.folder)
+    await connection.upload_tree(_files(playbook, values, run, engine, seed, golden), run.folder)
     try:
         await _compile_there(connection, run, playbook)
-    except UsageError:
+        if playbook.restarts_service and restarts is not None:
+            kit = await restarts(await _planned_changes(connection, run, playbook))
+            await connection.upload(_json(kit), run.path("restarts.json"))
+    except OperatorError:
         await connection.run(["rm", "-rf", "--", run.folder])
         raise
     detachment = await choose_detachment(connection, run_id, run.runner_argv(), playbook.max_seconds)
@@ -107,7 +112,6 @@ def _files(
     engine: EngineUnderTest,
     seed: int,
     golden: Mapping[str, Any] | None,
-    restarts: Mapping[str, Any] | None,
 ) -> dict[str, bytes]:
     secret = {param.name for param in playbook.params if param.type == "secret"}
     plain = {name: value for name, value in values.items() if name not in secret}
@@ -121,8 +125,8 @@ def _files(
     told = {}
     if golden is not None:
         files["golden.json"], told["DDT_GOLDEN"] = _json(golden), "golden.json"
-    if playbook.restarts_service and restarts is not None:
-        files["restarts.json"], told["DDT_RESTARTS"] = _json(restarts), "restarts.json"
+    if playbook.restarts_service:
+        told["DDT_RESTARTS"] = "restarts.json"  # made once the script has said what it is going to change
         files["apply.py"] = (AGENTS / "apply.py").read_bytes()
     files["env.json"] = _json({**environment(run.run_id, engine, playbook.max_seconds, seed), **told})
     return {**files, "secrets.json": _json(hidden)} if any(hidden.values()) else files
@@ -160,6 +164,24 @@ async def _compile_there(connection: Connection, run: RemoteRun, playbook: Playb
         source = Source(playbook.data.decode("utf-8"))
         message = f"{found['message']} (says the box's own Python)"
         raise _fault_error(playbook, source.fault(found["line"], found["column"], message))
+
+
+async def _planned_changes(connection: Connection, run: RemoteRun, playbook: Playbook) -> Sequence[Mapping[str, Any]]:
+    """The changes of settings that the script is going to make, out of its own plan; none for one that asks for no restart
+    of ours, which need not know `--describe`."""
+    if "unit.restart" not in (*playbook.needs, *playbook.wants):
+        return ()
+    argv = ["env", f"DDT_PARAMS={run.path('params.json')}", run.python, "-I", "-B", run.path("script.py"), "--describe"]
+    asked = await connection.run(argv)
+    try:
+        planned = json.loads(asked.stdout)["plan"].get("changes", [])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LaunchError(
+            f"does not say which settings it will change ({_last_line(asked)})",
+            where=playbook.id,
+            mend='have --describe print {"plan": {"changes": […]}}, as kit.py does',
+        ) from error
+    return [dict(changes) for changes in planned]
 
 
 async def _start(connection: Connection, run: RemoteRun, detachment: Detachment) -> Detachment:

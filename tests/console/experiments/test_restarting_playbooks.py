@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import signal
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planted_causes import DATA, speaking_model
@@ -74,16 +72,11 @@ async def test_both_page_sizes_are_measured_and_what_may_not_be_changed_is_left_
             SMALL,
         )
 
-    kit = await restart_kit(site, "tester")
-
-    async def poorer() -> dict[str, Any]:
-        return {**kit, "fixed": [*kit["fixed"], "page_size"]}
-
-    here = dataclasses.replace(bench, restarts=poorer)
-    result = (await gathered(run(here, built_in("page_size_ab"), {**SMALL, "page_size": 7}), PATIENCE_S))[-1]
+    asked = {**SMALL, "setting": "reasoning_parser", "value": "qwen4"}
+    result = (await gathered(run(bench, built_in("parser_ab"), asked), PATIENCE_S))[-1]
     assert (result["status"], result["exit"]) == ("missing", 4)
-    assert result["message"] == "page_size cannot be changed on this engine"
-    touched = await bench.connection.run(["find", f"{kit['state']}/applies", "-name", "*page_size_ab*"])
+    assert result["message"].startswith("reasoning_parser: ") and "qwen3" in result["message"]
+    touched = await bench.connection.run(["find", f"{site.state}/applies", "-name", "*parser_ab*"])
     assert touched.stdout == b""
 
     events = await gathered(run(bench, built_in("page_size_ab"), {**SMALL, "page_size": 7}), PATIENCE_S)
@@ -96,6 +89,8 @@ async def test_both_page_sizes_are_measured_and_what_may_not_be_changed_is_left_
     answers = {(one["pair"], one["out_sha"]) for one in samples if one.get("probe")}
     assert len(answers) == 3  # three questions, each answered alike under both page sizes
     assert await read_base(site) == before
+    told = [event["msg"] for event in events if event["type"] == "log" and event["msg"].startswith("serving with")]
+    assert {one.split(" after")[0] for one in told} == {"serving with the old settings", "serving with page_size 7"}
     assert not await bench.connection.exists(remote_run(bench.connection, result["run_id"]).path("restore.json"))
 
 

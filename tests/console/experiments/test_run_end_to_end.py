@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,8 @@ async def test_how_a_run_ended_is_read_from_its_own_last_words(
         Path("sound.py"), (HEADER.replace("effects = []", 'effects = ["restarts_service"]') + COUNTER + script).encode()
     )
 
-    async def restarts() -> dict[str, Any]:
+    async def restarts(planned: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        assert not planned  # it asks for no restart of ours, so it is not asked what it would change
         return {}
 
     result = (await gathered(run(dataclasses.replace(bench, restarts=restarts), playbook, {})))[-1]
