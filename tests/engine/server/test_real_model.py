@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_process import Server
 
+import engine
+from engine.config import config_from_toml
 from engine.fetch_model import default_model_folder
+from engine.generate import generate
+from engine.runtime import Sampling, Speculation, load_runtime
 from engine.tokenizer import Detokenizer, Tokenizer, load_tokenizer
 
 MODEL = default_model_folder()
@@ -20,6 +25,17 @@ pytestmark = [
     ),
 ]
 
+DRAFTER = Path(engine.__file__).parent / "drafters" / MODEL.name
+QUESTIONS = {
+    "What is the capital of France?": "Paris",
+    "What is the capital of Italy?": "Rome",
+    "What is the capital of Japan?": "Tokyo",
+    "What is the capital of Germany?": "Berlin",
+    "What is 2 + 2?": "4",
+    "Who wrote Romeo and Juliet?": "Shakespeare",
+    "What is the largest planet?": "Jupiter",
+    "How many days are in a week?": "7",
+}
 MESSAGES: Any = [{"role": "user", "content": "What is the capital of France?"}]
 TEXTS = [
     "Paris is the capital.",
@@ -67,3 +83,20 @@ def test_it_answers_a_question_and_stops_by_itself(start_server: Callable[..., S
     assert answer.usage.completion_tokens == 8
     chunks = list(client.chat.completions.create(**wanted, stop=["is Paris"], stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "The capital of France "
+
+
+def test_a_drafter_makes_no_right_answer_wrong_and_no_wrong_one_right(tokenizer: Tokenizer) -> None:
+    tables = f'[model]\npath = "{MODEL}"\ndrafter = "{DRAFTER}"\n[context]\ncontext_length = 128\n'
+    runtime = load_runtime(config_from_toml(tables))
+    right: dict[str, list[str]] = {}
+    for mode in ("off", "dflash", "ddtree"):
+        for question, word in QUESTIONS.items():
+            prompt = tokenizer.encode_chat([{"role": "user", "content": question}])
+            speculation, ends = Speculation(mode), tokenizer.eos_ids  # type: ignore[arg-type]
+            answer = generate(
+                runtime, prompt, Sampling(), speculation, max_tokens=16, stop_ids=ends, tokenizer=tokenizer
+            )
+            if word in answer.text:
+                right.setdefault(mode, []).append(question)
+    assert len(right["off"]) == 6, "what the model knows by itself"
+    assert right["dflash"] == right["ddtree"] == right["off"]
