@@ -34,6 +34,18 @@ async def ops(box: Box) -> AsyncIterator[Connection]:
 
 
 @pytest.fixture
+def operators_own(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration in which the box is the host `box`, reached as `ops`, and a state folder of the test's own."""
+    config = tmp_path / "config" / "ddtree"
+    config.mkdir(parents=True)
+    hosts = f'[box]\naddress = "127.0.0.1"\nport = {box.port}\nuser = "ops"\nkey = "{box.key}"\n'
+    (config / "hosts.toml").write_text(hosts)
+    (config / "known_hosts").write_text(box.known_hosts.read_text())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
 async def root(box: Box) -> AsyncIterator[Connection]:
     """A connection as root."""
     async with await connect(box.target("root")) as connection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,17 +22,8 @@ pytestmark = pytest.mark.box
 
 
 @pytest.fixture
-async def served(
-    box: Box, ops: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[ServiceManager]:
+async def served(box: Box, ops: Connection, operators_own: None) -> AsyncIterator[ServiceManager]:
     """The fake engine serving on the host called `box` of an operator's own configuration."""
-    config = tmp_path / "config" / "ddtree"
-    config.mkdir(parents=True)
-    hosts = f'[box]\naddress = "127.0.0.1"\nport = {box.port}\nuser = "ops"\nkey = "{box.key}"\n'
-    (config / "hosts.toml").write_text(hosts)
-    (config / "known_hosts").write_text(box.known_hosts.read_text())
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     manager = await install_the_fake(box, ops, 18851)
     yield manager
     async for _ in uninstall(ops, manager):
