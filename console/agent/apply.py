@@ -53,6 +53,7 @@ HTTP_S = 10.0
 CANARY_S = 120.0
 RELEASE_S = 30.0
 STRAY_END_S = 5.0
+TELLS_WITHIN_S = 2.0  # from the lock to the first report
 CHECK_S = 300.0  # importing torch from a cold disk takes its time
 SECRET = re.compile(r"key|token(?!izer|s\b)|secret|passw", re.IGNORECASE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -529,6 +530,7 @@ class Transaction:
         self.report: dict[str, Any] = {
             "request_id": request_id,
             "who": self.request["who"],
+            "what": self.request.get("what", ""),
             "when": now_iso(),
             "until": now_iso(self.request["limits"].get("whole_s", 0.0)),
             "status": "running",
@@ -600,10 +602,16 @@ class Transaction:
         return json.loads(path.read_text()) if path.exists() else {}
 
     def _whose(self) -> str:
-        last = self._last()
-        if last.get("status") != "running":
-            return ""
-        return f", by {last['who']} since {last['when']}, until {last.get('until', 'its end')} at the latest"
+        """Who holds the lock, since when, for what, how far it is, and until when at the latest."""
+        deadline = time.monotonic() + TELLS_WITHIN_S
+        while (last := self._last()).get("status") != "running":
+            if time.monotonic() > deadline:
+                return ""
+            time.sleep(POLL_S / 4)  # it has the lock, and is about to say so
+        what = f" ({last['what']})" if last.get("what") else ""
+        step = f"{last['phases'][-1]['name'].replace('_', ' ')} {last['phases'][-1]['text']}".strip()
+        until = last.get("until", "its end")
+        return f", by {last['who']} since {last['when']}{what}, now at: {step}; until {until} at the latest"
 
     def _change(self, base: str) -> str:
         self._adopt(base)

@@ -6,7 +6,8 @@
     supervise.py --folder F logs [--follow] [--cursor C] [--lines N]   its journal, in the field names of `journalctl -o json`
     supervise.py --folder F run                                        the supervisor itself, in the foreground
 
-F/service.json says what to run: {"name", "argv", "env", "cwd", "identifier"} and, with defaults, "start_timeout_s",
+F/service.json says what to run: {"name", "argv", "env", "cwd", "identifier"} and, with defaults, "before_start": a
+command that runs before each start and whose failure stops nothing, "start_timeout_s",
 "stop_timeout_s", "watchdog_s", "restart_delay_s", "restart_limit" starts in "restart_window_s", "no_restart_on" exit
 statuses, "journal_file_bytes", "journal_files", and "bound_to": a process id with whose end the service ends.
 
@@ -39,6 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "env": {},
     "cwd": None,
     "identifier": None,
+    "before_start": [],
     "start_timeout_s": 600.0,
     "stop_timeout_s": 30.0,
     "watchdog_s": 0.0,
@@ -64,6 +66,7 @@ NEVER_STARTED = {
     "ActiveEnterTimestamp": "",
     "StateChangeTimestamp": "",
 }
+BEFORE_START_S = 30.0
 LINE_MAX = 48 * 1024  # as journald splits
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 DEAD, START, RUNNING, TERM, KILL, AUTO_RESTART, FAILED = (
@@ -367,6 +370,7 @@ class Supervisor:
         environment.update(self.spec["env"], NOTIFY_SOCKET=self.notify_name, INVOCATION_ID=self.invocation)
         if self.spec["watchdog_s"]:
             environment["WATCHDOG_USEC"] = str(int(self.spec["watchdog_s"] * 1e6))
+        self._before_start(environment)
         out, err = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         try:
             child = subprocess.Popen(
@@ -393,6 +397,22 @@ class Supervisor:
             self.streams.append(Stream(self, read_end))
         self.deadline = now + self.spec["start_timeout_s"] if self.spec["start_timeout_s"] else None
         self._enter(START)
+
+    def _before_start(self, environment: dict[str, str]) -> None:
+        """As ExecStartPre=- of a unit: what it says is said here, and whatever comes of it, the service starts."""
+        argv = self.spec["before_start"]
+        if not argv:
+            return
+        try:
+            done = subprocess.run(
+                argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=BEFORE_START_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.say(f"Before the start: {error}.", 4)
+            return
+        lines = (done.stdout + done.stderr).decode("utf-8", "replace").strip().splitlines()
+        if lines:
+            self.say(f"Before the start: {lines[-1]}.", 6 if done.returncode == 0 else 4)
 
     def stop(self, failure: str = "", sig: int = signal.SIGTERM) -> None:
         """End the service: as the operator wishes, or because of a failure."""

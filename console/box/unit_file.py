@@ -128,6 +128,7 @@ def service_json(layout: Layout, extra: Mapping[str, str], bound_to: int | None)
         "cwd": layout.state,
         "env": {**environment(layout), **extra},
         "identifier": IDENTIFIER,
+        "before_start": undo_command(layout),
         "start_timeout_s": START_TIMEOUT_S,
         "stop_timeout_s": STOP_TIMEOUT_S,
         "watchdog_s": WATCHDOG_S,

@@ -277,6 +277,7 @@ def _request(site: Site, plan: ChangePlan, base: str, who: str, choices: Choices
     )
     return {
         "who": who,
+        "what": _what(plan),
         "unit": manager.unit,
         "in_flight": plan.requests_in_flight,
         "on_in_flight": choices.on_in_flight,
@@ -308,6 +309,14 @@ def _request(site: Site, plan: ChangePlan, base: str, who: str, choices: Choices
     }
 
 
+def _what(plan: ChangePlan) -> str:
+    """The change in words, for whoever finds the box busy; the value of a secret is not in them."""
+    secret = {setting.name for setting in plan.table if setting.secret}
+    return ", ".join(
+        one.name if one.name in secret else f"{one.name} {one.old} to {one.new}" for one in plan.differences
+    )
+
+
 async def restart_kit(site: Site, who: str, planned: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """What a playbook on the box needs to change settings by the transaction, and to put them back.
 
@@ -319,7 +328,7 @@ async def restart_kit(site: Site, who: str, planned: Sequence[Mapping[str, Any]]
     now = ChangePlan(host=site.connection.target.name, base_sha=settings_file_sha(base), differences=(), text=base)
     return {
         "state": site.state,
-        "request": _request(site, now, base, who, Choices()),
+        "request": {**_request(site, now, base, who, Choices()), "what": "settings that a playbook tries"},
         "values": site.deployment.values(base),
         "starts": [await _planned_start(site, base, changes) for changes in planned],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -71,13 +72,19 @@ def test_a_changed_base_is_refused_and_nothing_restarts(at: Installation) -> Non
 
 
 def test_of_two_changes_at_once_one_is_busy_and_told_whose_the_other_is(at: Installation) -> None:
-    at.request("r1", at.text(page_size=64))
+    at.request("r1", at.text(page_size=64), what="page_size 16 to 64, api_key_file")
     at.request("r2", at.text(page_size=128), who="bo@desk")
     with subprocess.Popen(at.argv("r1")) as first:
         wait_until(lambda: (at.state / "apply.json").exists())
         assert at.run("r2") == 75
         assert first.wait(timeout=60) == 0
-    assert "another change is under way, by ana@laptop since " in at.report("r2")["reason"]
+    told = at.report("r2")["reason"]
+    steps = "staged|clearing|stopping|loading|ready|probe|soak"
+    assert re.fullmatch(
+        r"another change is under way, by ana@laptop since \S+ \(page_size 16 to 64, api_key_file\), "
+        rf"now at: ({steps})\b.*; until \S+ at the latest",
+        told,
+    ), told
     assert "page_size = 64" in at.settings.read_text()
 
 

@@ -256,6 +256,39 @@ def test_a_change_cut_short_by_a_power_cut_is_undone_before_the_next_start(at: I
     assert undo(at) == "nothing to undo"
 
 
+def test_the_supervisor_undoes_it_before_its_next_start_with_nobody_looking(at: Installation) -> None:
+    base, service_file = at.settings.read_text(), at.supervised / "service.json"
+    spec = json.loads(service_file.read_text())
+    before = [sys.executable, "-S", at.argv("r1")[1], "--state", str(at.state), "undo"]
+    service_file.write_text(json.dumps({**spec, "before_start": before}))
+    with waiting(at, 60) as worker:  # its own start has undone nothing: it holds the lock
+        assert at.settings.read_text() != base
+        child = int(Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()[0])
+        for pid in (worker.pid, child):
+            os.kill(pid, 9)
+        worker.wait(timeout=10)
+    subprocess.run(at.verb("stop", "--wait", "15"), check=True, capture_output=True)
+    at.start()
+    assert at.settings.read_text() == base
+    assert (at.report("r1")["status"], at.audit()[-1]) == ("rolled_back", ("rolled_back", 1))
+    logged = subprocess.run(at.verb("logs"), capture_output=True, text=True, check=True).stdout
+    said = [json.loads(line)["MESSAGE"] for line in logged.splitlines()]
+    assert [line for line in said if line.startswith("Before the start")] == [
+        "Before the start: nothing to undo.",
+        "Before the start: rolled_back.",
+    ]
+
+
+def test_what_runs_before_the_start_stops_nothing(at: Installation) -> None:
+    service_file = at.supervised / "service.json"
+    spec = json.loads(service_file.read_text())
+    service_file.write_text(json.dumps({**spec, "before_start": [str(at.folder / "none")]}))
+    subprocess.run(at.verb("restart", "--wait", "15"), check=True, capture_output=True)
+    wait_until(lambda: at.service()["ActiveState"] == "active")
+    logged = subprocess.run(at.verb("logs"), capture_output=True, text=True, check=True).stdout
+    assert "Before the start: [Errno 2] No such file or directory" in logged
+
+
 def test_in_200_random_timings_both_sides_agree_on_one_word(tmp_path: Path) -> None:
     """The console's yes against the deadline, a hair before or after it: never both, never neither."""
     draw = random.Random(20261130)

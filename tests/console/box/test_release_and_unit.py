@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from console.box.layout import layout_for
 from console.box.release import release_files, release_name, requirements, unmet, version
-from console.box.unit_file import command, quoted, service_json, unit_text
+from console.box.unit_file import command, quoted, service_json, undo_command, unit_text
 
 UNIT = "ddtree-engine.service"
 
@@ -88,5 +88,6 @@ def test_the_supervisor_gets_the_same_limits_and_the_owner_it_ends_with() -> Non
     layout = layout_for("supervisor", "/home/ops", UNIT)
     spec = json.loads(service_json(layout, {"XDG_CACHE_HOME": "/c"}, bound_to=42))
     assert spec["argv"] == command(layout)
+    assert spec["before_start"] == undo_command(layout) and spec["before_start"][-1] == "undo"
     assert (spec["watchdog_s"], spec["restart_limit"], spec["no_restart_on"], spec["bound_to"]) == (120, 5, [2, 78], 42)
     assert spec["env"]["XDG_CACHE_HOME"] == "/c" and spec["env"]["PYTHONUNBUFFERED"] == "1"
