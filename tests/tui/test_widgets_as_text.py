@@ -8,6 +8,7 @@ import pytest
 
 from console.box.values import LinkState, ServiceState
 from console.snapshot import GpuFigures, KvFigures, Snapshot, TreeFigures, TreeNode
+from console.telemetry.sample import PARTIAL
 from console.tui.glyphs import ASCII, UNICODE, shown
 from console.tui.keys import EVERYWHERE, HELP, KEYS, SCREENS
 from console.tui.view import View
@@ -99,6 +100,21 @@ def test_figures_are_ratios_of_sums_with_their_trend() -> None:
     looked_up = snapshot(NOW_S, samples=(*fast, *slow))
     looked_up = replace(looked_up, settings={**looked_up.settings, "lookup": "auto"})
     assert "commit length 2.00 ▾50%" in drawn(draw_figures, view(looked_up), 120)[0]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_figures_over_lost_log_lines_say_partial_in_a_word(width: int) -> None:
+    whole = snapshot(NOW_S)
+    short = (*whole.samples[:-2], replace(whole.samples[-2], notes=(f"{PARTIAL}3 lines were lost",)), whole.samples[-1])
+    before, after = view(whole), view(replace(whole, samples=short))
+    for draw, height in ((draw_figures, 1), (draw_stages, 1), (draw_stages, 6), (draw_commits, 1), (draw_commits, 6)):
+        told = [" ".join(drawn(draw, one, width, height)).count("partial") for one in (before, after)]
+        assert told == [0, 1], draw
+    assert "partial" in drawn(draw_timeline, after, width, 7)[-1]
+    assert "partial" not in " ".join(drawn(draw_timeline, before, width, 7))
+    assert all(len(line) <= width for line in drawn(draw_figures, after, width))
+    first = (replace(whole.samples[-5], notes=(f"{PARTIAL}before the span",)), *whole.samples[-4:])
+    assert "partial" not in drawn(draw_figures, view(replace(whole, samples=first)), width)[0]
 
 
 def test_an_idle_engine_is_called_idle_and_its_old_figures_are_kept() -> None:

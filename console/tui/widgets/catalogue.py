@@ -47,7 +47,7 @@ def draw_item(playbook: Playbook, width: int, glyphs: Glyphs, *, titles: int, he
         return [Content.assemble(*parts), Content.styled(f"      {shown(fault.source.strip(), glyphs)}", QUIET)]
     parts.append((f"{glyphs.yes} ", GOOD))
     parts.append((f"{estimate_words(playbook):<6}", QUIET))
-    effect = [Content.styled(f"{glyphs.restart} restarts", WARN)] if playbook.restarts_service else []
+    effect = [Content.styled(f"{glyphs.restart} restarts", WARN)] if "restarts_service" in playbook.effects else []
     summary = Content.styled(shown(playbook.summary, glyphs), QUIET)
     return [within([Content.assemble(*parts), *effect, summary], width)]
 
@@ -104,9 +104,9 @@ def estimate_words(playbook: Playbook, values: Mapping[str, Any] | None = None) 
     return "-" if seconds is None else duration(seconds)
 
 
-def effect_sentences(playbook: Playbook) -> Sequence[str]:
+def effect_sentences(playbook: Playbook, effects: Sequence[str]) -> Sequence[str]:
     """What a run does to the box, for the question before it."""
-    return [f"{playbook.title} {_EFFECTS.get(effect, effect)}." for effect in playbook.effects]
+    return [f"{playbook.title} {_EFFECTS.get(effect, effect)}." for effect in effects]
 
 
 def param_text(param: Param, value: Any) -> str:

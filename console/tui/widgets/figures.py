@@ -23,6 +23,8 @@ NOTICEABLE = 0.03
 REMARKABLE = 0.15
 """A change below 15 % is told without a colour: most of them come and go."""
 _TREND_WIDTH = 5
+PARTIAL = "partial"
+"""The word beside figures over a span of which log lines were lost: they are those of the windows that came."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def _parts(view: View, figures: Figures, now: Rates, *, brief: bool) -> list[Con
             *_trend(now.step_ms, before.step_ms if before else None, glyphs, better_up=False),
         ),
     ]
+    if now.partial:
+        parts.append(Content.styled(PARTIAL if brief else f"{PARTIAL}: log lines were lost", f"bold {WARN}"))
     if figures.idle_s is not None:
         parts.append(Content.styled(f"idle {duration(figures.idle_s)}", f"bold {WARN}"))
     if figures.context is not None and (figures.idle_s is None or not brief):

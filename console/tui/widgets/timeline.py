@@ -11,10 +11,10 @@ from console.telemetry.rates import Rates, rates_over
 from console.telemetry.sample import Sample
 from console.telemetry.series import spread
 from console.tui.glyphs import Glyphs
-from console.tui.tones import COMMIT, LABEL_WIDTH, QUIET, RATE, STEP, label
+from console.tui.tones import COMMIT, LABEL_WIDTH, QUIET, RATE, STEP, WARN, label
 from console.tui.view import View
 from console.tui.widgets.chart import TimeAxis, Window, area, axis_over, nice_ceiling, pooled, values_per_cell
-from console.tui.widgets.figures import decode_windows
+from console.tui.widgets.figures import PARTIAL, decode_windows
 from console.tui.words import duration, epoch_s, figure
 
 _SCALE_WIDTH = 7
@@ -50,13 +50,16 @@ def draw_timeline(view: View, width: int, height: int) -> list[Content]:
     rows = max(1, (height - 1) // len(CURVES)) if height > len(CURVES) else 1
     figures_width = _SPREAD_WIDTH if width >= LABEL_WIDTH + _SCALE_WIDTH + _LEAST_CHART + _SPREAD_WIDTH else 0
     columns = max(1, width - LABEL_WIDTH - _SCALE_WIDTH - figures_width - 1)
-    rates = rates_over(sample for sample in samples if (epoch_s(sample.time) or 0.0) >= axis.start_s)
+    shown = [sample for sample in samples if (epoch_s(sample.time) or 0.0) >= axis.start_s]
+    rates = rates_over(shown)
     lines: list[Content] = []
     for curve, series in zip(CURVES, windows, strict=True):
         spread_lines = _spread_lines(curve, series, axis, rates, rows) if figures_width else [""] * rows
         lines += _chart(curve, series, axis, columns, spread_lines, view.glyphs)
     if height > rows * len(CURVES):
-        lines.append(Content.assemble(" " * (LABEL_WIDTH + _SCALE_WIDTH), (_axis_line(axis, columns), QUIET)))
+        lost = any(sample.partial for sample in shown[1:])  # what was lost before the first is not on the axis
+        head = (f" {PARTIAL}" if lost else "").ljust(LABEL_WIDTH + _SCALE_WIDTH)
+        lines.append(Content.assemble((head, WARN), (_axis_line(axis, columns), QUIET)))
     return lines
 
 
