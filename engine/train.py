@@ -5,6 +5,7 @@ resumable. What comes out is an ordinary DFlash folder with a card that says how
 """
 
 import argparse
+import hashlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from engine.drafter_config import default_target_layers
 from engine.errors import EngineError
 from engine.models.config import end_of_text_ids
 from engine.models.decoder import Decoder
-from engine.models.loader import load_target, read_model_config
+from engine.models.loader import load_target, read_model_config, shards
 from engine.options import OneLineParser
 from engine.runtime import resolve_dtype
 from engine.tokenizer import load_tokenizer
@@ -68,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
     places = _Places(
         Path(options.work) if options.work else cache_root() / "training" / Path(options.out).resolve().name
     )
-    weights_sha256 = sha256_of(folder / "model.safetensors")
+    weights_sha256 = _weights_sha256(folder)
     tokenizer = load_tokenizer(folder)
     asked = Asked(
         target,
@@ -95,6 +96,14 @@ def main(argv: Sequence[str]) -> int:
     write_drafter(trainer.drafter, target.config, out, card(trainer, described, figures), torch.bfloat16)
     ticker.note(f"wrote {out}: " + "  ".join(f"{name} {value}" for name, value in figures["all"].items()))
     return 0
+
+
+def _weights_sha256(folder: Path) -> str:
+    """That of the one weight file; of several, that of a list of their names and sums, as `sha256sum` prints it."""
+    files = shards(folder)
+    if len(files) == 1:
+        return sha256_of(files[0])
+    return hashlib.sha256("".join(f"{sha256_of(file)}  {file.name}\n" for file in files).encode()).hexdigest()
 
 
 def _train(

@@ -19,14 +19,23 @@ from engine.models.loader import FUSED, checkpoint_names
 def drafter_config(
     target: ModelConfig, *, layers: int, taps: tuple[int, ...], block_size: int, mask_token_id: int
 ) -> DrafterConfig:
-    """A drafter with the target's own layer sizes, full attention in every layer."""
+    """A drafter with the target's own layer sizes, full attention in every layer.
+
+    A target with latent attention caches one wide head for all; its drafter gets plain heads as wide as the target's values,
+    eight or so to a cached one.
+    """
+    kv_heads, head_dim = target.kv_heads, target.head_dim
+    if target.latent:
+        eighth = max(target.heads // 8, 1)
+        kv_heads = next(heads for heads in range(eighth, 0, -1) if target.heads % heads == 0)
+        head_dim = target.latent.value_dim
     return DrafterConfig(
         hidden_size=target.hidden_size,
         intermediate_size=target.intermediate_size,
         layers=layers,
         heads=target.heads,
-        kv_heads=target.kv_heads,
-        head_dim=target.head_dim,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         rms_norm_eps=target.rms_norm_eps,
         rope=target.rope,
         vocab_size=target.vocab_size,
@@ -43,7 +52,8 @@ def new_drafter(config: DrafterConfig, target: Decoder, seed: int) -> Drafter:
     """A drafter that starts as a copy of the target's last layers, reading the last tap; float32, ready to train.
 
     Those layers already turn a residual stream into words of the target's head. Started so, forty steps reach a loss that random
-    weights are still far from. Norms the target does not have start at one.
+    weights are still far from. What the target has in another shape (experts, latent attention) starts random, and norms
+    that it does not have start at one.
     """
     drafter = Drafter(config)
     own = dict(drafter.named_parameters())
@@ -58,7 +68,12 @@ def new_drafter(config: DrafterConfig, target: Decoder, seed: int) -> Drafter:
     dice = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in own.items():
-            parameter.copy_(weights[name] if name in weights else torch.ones_like(parameter))
+            if name in weights and weights[name].shape == parameter.shape:
+                parameter.copy_(weights[name])
+            elif parameter.ndim == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(std=0.02, generator=dice)
         drafter.fc.weight.normal_(std=0.005, generator=dice)
         drafter.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
     return drafter.requires_grad_(True).train()
@@ -66,16 +81,14 @@ def new_drafter(config: DrafterConfig, target: Decoder, seed: int) -> Drafter:
 
 def _unfused(target: Decoder, layer: int) -> Iterator[tuple[str, Tensor]]:
     """The parameters of a target layer under a drafter's names: fused projections taken apart."""
-    sizes = {
-        "qkv_proj": [heads * target.config.head_dim for heads in (target.config.heads, *[target.config.kv_heads] * 2)],
-        "gate_up_proj": [target.config.intermediate_size] * 2,
-    }
+    heads = [heads * target.config.head_dim for heads in (target.config.heads, *[target.config.kv_heads] * 2)]
     for name, parameter in target.layers[layer].named_parameters():
         fused = next((fused for fused in FUSED if f".{fused}." in name), None)
         if fused is None:
             yield name, parameter
         else:
-            yield from zip(checkpoint_names(name), parameter.split(sizes[fused]), strict=True)
+            parts = parameter.split(heads) if fused == "qkv_proj" else parameter.chunk(2)
+            yield from zip(checkpoint_names(name), parts, strict=True)
 
 
 def write_drafter(

@@ -54,7 +54,8 @@ class _Running:
 class _SlotCache:
     """Values of all running responses: [layers, slots, kv_heads, capacity, head_dim]; keys with the last two the other way round.
 
-    Keys stand in columns because a product of few query rows with them is then nearly twice as fast on a CPU.
+    Keys stand in columns because a product of few query rows with them is then nearly twice as fast on a CPU. A latent cache
+    (multi-head latent attention) has one head as wide as a latent with its rotary key, here kept as the value too.
     """
 
     def __init__(self, target: Decoder, slots: int, capacity: int, dtype: torch.dtype) -> None:
@@ -115,7 +116,8 @@ def _step(
     counts = [len(one.token_ids) - one.fed for one in everyone]
     token_ids = torch.tensor([token for one in everyone for token in one.token_ids[one.fed :]])
     positions = torch.cat([torch.arange(one.fed, len(one.token_ids)) for one in everyone])
-    attend = _Attention(cache, decoding, admitted)
+    latent = target.config.latent
+    attend = _Attention(cache, decoding, admitted, latent.rank if latent else 0)
     hidden, features = target(token_ids, positions, attend, taps)
     ends = torch.tensor(counts).cumsum(0)
     next_ids = _choose(target.logits(hidden[ends - 1]), everyone, dice)
@@ -128,8 +130,8 @@ def _step(
 class _Attention:
     """The `attend` of one mixed forward: the first rows decode (one each), the rest are whole prompts."""
 
-    def __init__(self, cache: _SlotCache, decoding: list[_Running], admitted: list[_Running]) -> None:
-        self.cache = cache
+    def __init__(self, cache: _SlotCache, decoding: list[_Running], admitted: list[_Running], latent_rank: int) -> None:
+        self.cache, self.latent_rank = cache, latent_rank
         self.slots = torch.tensor([one.slot for one in decoding], dtype=torch.int64)
         self.places = torch.tensor([one.fed for one in decoding], dtype=torch.int64)
         longest = int(self.places.max()) + 1 if decoding else 0
@@ -140,6 +142,12 @@ class _Attention:
         self.prompts = [(one.slot, len(one.token_ids)) for one in admitted]
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        if self.latent_rank:  # the values are the first part of the keys: attended whole, and cut
+            whole = self._attend(layer, queries, keys, keys)
+            return whole.view(queries.shape)[..., : self.latent_rank].flatten(1)
+        return self._attend(layer, queries, keys, values)
+
+    def _attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         rows = len(self.slots)
         outputs = []
         if rows:
