@@ -11,8 +11,9 @@
 # kind = "sweep"
 # engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "spec.on"]
-# wants = ["steps.exact", "accept.length", "tokens.count"]
+# wants = ["steps.exact", "accept.length", "tokens.count", "unit.restart"]
 # effects = []
+# restarts_on = ["sglang", "vllm"]
 # exclusive = true
 # est_seconds = "budget_seconds"
 # max_seconds = 3600
@@ -61,8 +62,9 @@
 # ///
 """Rate, commit length and step time of every tree budget, of the chain and of no speculation, at two contexts.
 
-A request chooses its own budget, so nothing is restarted. All arms are in every round, in shuffled order. The commit
-length grows with the budget and so does the step: only their quotient says what pays, and it depends on the context."""
+On the bundled engine a request chooses its own budget, so nothing is restarted; elsewhere every arm of every round is a
+start of the service. All arms are in every round, in shuffled order. The commit length grows with the budget and so does
+the step: only their quotient says what pays, and it depends on the context."""
 
 from __future__ import annotations
 
@@ -82,6 +84,7 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         "arms": [CURRENT, "off", "chain", *(f"tree {budget}" for budget in params["budgets"])],
         "steps": arms * contexts * params["reps"],
+        "changes": [change for change in changes_of(params).values() if change],
         "est_s": params["budget_seconds"],
         "budget": f"the long context, then the repeats, are scaled to end within about {params['budget_seconds']} s",
     }
@@ -93,22 +96,30 @@ def arms_of(params: Mapping[str, Any]) -> Dict[str, Any]:
     return {CURRENT: None, "off": {"mode": "off"}, "chain": {"mode": "dflash"}, **trees}
 
 
+def changes_of(params: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
+    """Each arm as changes of the service's settings, for engines that take no choice with a request."""
+    return {arm: dict(choice or {}) for arm, choice in arms_of(params).items()}
+
+
 def measure(run: kit.Run) -> Mapping[str, Any]:
     """Every arm at every context, a few times over."""
-    params, arms = run.params, arms_of(run.params)
-    if not run.chooses_speculation:
-        raise kit.Stop(
-            "missing", f"{run.engine.kind} takes no choice of speculation with a request", "capability_missing"
-        )
-    contexts = [params["short"]]
-    if params["long"]:
-        contexts.append(
-            kit.long_prompt(run, params["long"], len(arms) * params["reps"], params["tokens"], params["kind"])
-        )
-    for choice in arms.values():
-        run.request(params["kind"], params["short"], kit.WARM_TOKENS, speculation=choice)
-    if "speculation" in run.engine.refused:
-        raise kit.Stop("missing", "the engine takes no budget with a request", "capability_missing")
+    if run.chooses_speculation:
+        return by_request(run)
+    with kit.Service(run) as service:
+        return by_restart(run, service)
+
+
+def contexts_of(run: kit.Run, arms: int) -> List[int]:
+    """The short context, and the long one as far as the budget carries it."""
+    params = run.params
+    if not params["long"]:
+        return [params["short"]]
+    long = kit.long_prompt(run, params["long"], arms * params["reps"], params["tokens"], params["kind"])
+    return sorted({params["short"], long})
+
+
+def declare_table(run: kit.Run) -> None:
+    """The live table of either way."""
     run.table(
         "arms",
         ("arm", "", "speculation"),
@@ -117,17 +128,75 @@ def measure(run: kit.Run) -> Mapping[str, Any]:
         ("commit", "tok/step", "commit length"),
         ("step_ms", "ms", "step time"),
     )
-    cells: List[Dict[str, Any]] = [{"arm": arm, "level": level} for arm in arms for level in sorted(set(contexts))]
 
-    def take(cell: Mapping[str, Any]) -> Mapping[str, Any]:
-        figures = run.request(params["kind"], cell["level"], params["tokens"], speculation=arms[cell["arm"]])
-        run.row(
-            "arms", arm=cell["arm"], context=cell["level"], **{n: figures[n] for n in ("tok_s", "commit", "step_ms")}
-        )
-        return figures
 
-    measured = kit.rounds(run, cells, params["reps"], take)
-    return {"arms": {arm: kit.ratios([row for row in measured if row["arm"] == arm]) for arm in arms}}
+def measured(run: kit.Run, arm: str, level: int, speculation: Any = None) -> Dict[str, Any]:
+    """One request of an arm, shown."""
+    figures = run.request(run.params["kind"], level, run.params["tokens"], speculation=speculation)
+    run.row("arms", arm=arm, context=level, **{name: figures[name] for name in ("tok_s", "commit", "step_ms")})
+    return figures
+
+
+def by_request(run: kit.Run) -> Mapping[str, Any]:
+    """Each request chooses its arm."""
+    params, arms = run.params, arms_of(run.params)
+    contexts = contexts_of(run, len(arms))
+    for choice in arms.values():
+        run.request(params["kind"], params["short"], kit.WARM_TOKENS, speculation=choice)
+    if "speculation" in run.engine.refused:
+        raise kit.Stop("missing", "the engine takes no budget with a request", "capability_missing")
+    declare_table(run)
+    cells: List[Dict[str, Any]] = [{"arm": arm, "level": level} for arm in arms for level in contexts]
+    rows = kit.rounds(
+        run, cells, params["reps"], lambda cell: measured(run, cell["arm"], cell["level"], arms[cell["arm"]])
+    )
+    return {"arms": {arm: kit.ratios([row for row in rows if row["arm"] == arm]) for arm in arms}}
+
+
+def by_restart(run: kit.Run, service: kit.Service) -> Mapping[str, Any]:
+    """Each start of the service is an arm; one measured request a context and start, since the start is the replicate."""
+    params = run.params
+    arms = startable(run, service)
+    contexts = contexts_of(run, len(arms))
+    declare_table(run)
+    rows: List[Dict[str, Any]] = []
+    order = kit.shuffled(run, [{"arm": arm} for arm in arms], params["reps"])
+    began = run.elapsed_s
+    for number, (rep, cell) in enumerate(order):
+        arm = cell["arm"]
+        service.start_with(arms[arm])
+        for level in contexts:
+            run.request(params["kind"], level, kit.WARM_TOKENS)
+            rows.append({**measured(run, arm, level), "arm": arm, "level": level, "rep": rep, "block": rep})
+            run.sample(rows[-1])
+        a_start_s = (run.elapsed_s - began) / (number + 1)
+        left = len(order) - number - 1
+        run.progress(number + 1, len(order), f"{arm}, round {rep + 1}", a_start_s * left)
+        if number == 0 and a_start_s * left > run.left_s:
+            message = (
+                f"a start takes {a_start_s:.0f} s, and {left} more do not fit into the time left: ask for fewer budgets"
+            )
+            raise kit.Stop("missing", message, "too_slow")
+    return {"arms": {arm: kit.ratios([row for row in rows if row["arm"] == arm]) for arm in arms}}
+
+
+def startable(run: kit.Run, service: kit.Service) -> Dict[str, Dict[str, Any]]:
+    """The arms that this engine can be started with. Raises Stop(missing) where only the one in force is left."""
+    mode, left_out = service.values.get("mode"), {}
+    arms: Dict[str, Dict[str, Any]] = {}
+    for arm, changes in changes_of(run.params).items():
+        needs_blocks = changes.get("mode") in ("dflash", "ddtree") and mode not in ("dflash", "ddtree")
+        why = f"the drafter of {mode} drafts no blocks" if needs_blocks else service.refusal(changes)
+        if why is None:
+            arms[arm] = changes
+        else:
+            left_out[arm] = why
+    for why in sorted(set(left_out.values())):
+        names = ", ".join(arm for arm, reason in left_out.items() if reason == why)
+        run.warn("arms_left_out", f"{names}: {why}", arms=[arm for arm, reason in left_out.items() if reason == why])
+    if len(arms) < 2:
+        raise kit.Stop("missing", next(iter(left_out.values())), "capability_missing")
+    return arms
 
 
 if __name__ == "__main__":

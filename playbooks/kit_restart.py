@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from kit_end import Stop
 from kit_probe import probe
@@ -54,6 +54,14 @@ class Service:
     def check(self, changes: Mapping[str, Any]) -> None:
         """Raise Stop(missing) for settings that the console refused beforehand, and why: nothing is touched."""
         self._start(changes)
+
+    def refusal(self, changes: Mapping[str, Any]) -> Optional[str]:
+        """Why the console refused these settings beforehand; None where it did not."""
+        try:
+            self._start(changes)
+        except Stop as stop:
+            return str(stop)
+        return None
 
     def start_with(self, changes: Mapping[str, Any]) -> None:
         """Restart under the old settings with `changes`, one of those in the plan; none: the old ones. Waits until it serves.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +51,11 @@ class Run:
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self.started_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the run is out of time; infinite by hand."""
+        return float(os.environ.get("DDT_DEADLINE") or math.inf) - time.time()
 
     def log(self, message: str, level: str = "info") -> None:
         self.events.emit("log", level=level, msg=message[:4000])

@@ -138,7 +138,7 @@ class Session:
     def _compare(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The engine at the end must be the one of the start, or the figures belong to no one."""
         self.events.emit("env", phase="end", **environment(after))
-        restarts = "restarts_service" in self.header.get("effects", ())  # of those the settings must come back
+        restarts = "DDT_RESTARTS" in os.environ  # of those the settings must come back
         for name in ("settings_sha",) if restarts else ("invocation", "pid", "settings_sha"):
             if before.get(name) != after.get(name):
                 message = f"{name} changed during the run: {before.get(name)} -> {after.get(name)}"

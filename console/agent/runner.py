@@ -168,7 +168,9 @@ class Job:
         return child
 
     def _child_environment(self) -> Dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ") if name in os.environ}
+        # Without the runtime folder a user's service manager cannot be reached, which restarting playbooks have to.
+        names = ("PATH", "HOME", "USER", "TZ", "XDG_RUNTIME_DIR")
+        kept = {name: os.environ[name] for name in names if name in os.environ}
         return {
             **kept,
             "LC_ALL": "C.UTF-8",

@@ -68,7 +68,8 @@ async def launch(
     a box that lacks something or where the run did not begin, and what Connection raises.
     """
     refuse_faults(playbook)
-    if playbook.restarts_service and restarts is None:
+    restarting = playbook.restarts(engine.kind)
+    if restarting and restarts is None:
         raise LaunchError(
             "restarts the service, and nothing here may", where=playbook.id, exit_code=ExitCode.PRECONDITION
         )
@@ -81,7 +82,7 @@ async def launch(
     await connection.upload_tree(_files(playbook, values, run, engine, seed, golden), run.folder)
     try:
         await _compile_there(connection, run, playbook)
-        if playbook.restarts_service and restarts is not None:
+        if restarting and restarts is not None:
             kit = await restarts(await _planned_changes(connection, run, playbook))
             await connection.upload(_json(kit), run.path("restarts.json"))
     except OperatorError:
@@ -125,7 +126,7 @@ def _files(
     told = {}
     if golden is not None:
         files["golden.json"], told["DDT_GOLDEN"] = _json(golden), "golden.json"
-    if playbook.restarts_service:
+    if playbook.restarts(engine.kind):
         told["DDT_RESTARTS"] = "restarts.json"  # made once the script has said what it is going to change
         files["apply.py"] = (AGENTS / "apply.py").read_bytes()
     files["env.json"] = _json({**environment(run.run_id, engine, playbook.max_seconds, seed), **told})

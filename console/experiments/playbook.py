@@ -49,6 +49,7 @@ class Playbook:
     needs: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
+    restarts_on: tuple[str, ...] = ()  # engines on which it restarts the service, where it need not on all
     exclusive: bool = True
     est_seconds: str = ""  # an expression over the parameters; `estimate_s` works it out
     max_seconds: int = 0
@@ -69,10 +70,14 @@ class Playbook:
         """Hash of the script's bytes, hexadecimal."""
         return hashlib.sha256(self.data).hexdigest()
 
-    @property
-    def restarts_service(self) -> bool:
-        """Whether it says that it restarts the service."""
-        return "restarts_service" in self.effects
+    def effects_on(self, engine: str | None) -> tuple[str, ...]:
+        """What it does to a box that serves this kind of engine; None: to any."""
+        more = self.restarts_on and (engine is None or engine in self.restarts_on)
+        return tuple(dict.fromkeys((*self.effects, *(("restarts_service",) if more else ()))))
+
+    def restarts(self, engine: str | None = None) -> bool:
+        """Whether it says that it restarts the service of this kind of engine; None: of any."""
+        return "restarts_service" in self.effects_on(engine)
 
     def estimate_s(self, values: Mapping[str, Any], engine: Mapping[str, int | float] | None = None) -> float | None:
         """Seconds that a run with these parameter values should take; None when the header's expression needs more."""
@@ -99,6 +104,7 @@ class Playbook:
             "needs": list(self.needs),
             "wants": list(self.wants),
             "effects": list(self.effects),
+            "restarts_on": list(self.restarts_on),
             "exclusive": self.exclusive,
             "est_seconds": self.estimate_s(defaults),
             "max_seconds": self.max_seconds,
@@ -184,7 +190,7 @@ def _judge_code(
         *lint(code, versions),
         *check_timeouts(code),
         *check_keys(source, code),
-        *check_effects(code, header.effects),
+        *check_effects(code, (*header.effects, *(("restarts_service",) if header.restarts_on else ()))),
     )
     return found, tuple(sorted({*warnings, *lint_warnings(code)}))
 

@@ -30,7 +30,7 @@ def catalogue_text(found: tuple[Playbook, ...], style: Style) -> str:
                 playbook.id,
                 "valid" if playbook.valid else "not valid",
                 "" if estimate is None else f"about {lasted(estimate)}",
-                "restarts the service" if playbook.restarts_service else "",
+                _restarts(playbook),
                 playbook.title,
             )
         )
@@ -40,6 +40,13 @@ def catalogue_text(found: tuple[Playbook, ...], style: Style) -> str:
         out.append(line if playbook.valid else style.bad(line))
         out += [f"     {fault}" for fault in playbook.faults]
     return "\n".join(out) if out else "no playbooks"
+
+
+def _restarts(playbook: Playbook) -> str:
+    if not playbook.restarts():
+        return ""
+    where = f" on {' and '.join(playbook.restarts_on)}" if playbook.restarts_on else ""
+    return f"restarts the service{where}"
 
 
 async def check(call: Call) -> ExitCode:

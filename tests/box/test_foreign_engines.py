@@ -33,7 +33,7 @@ LIMITS = Limits(stop_s=20, start_s=20, soak_s=0.3)
 
 
 @asynccontextmanager
-async def serving(box: Box, ops: Connection, kind: str, arguments: str) -> AsyncIterator[Site]:
+async def serving(box: Box, ops: Connection, kind: str, arguments: str, engine: Path = ENGINE) -> AsyncIterator[Site]:
     """A user unit that somebody made for their engine, with its arguments in a file beside it."""
     name = kind.partition(".")[0]
     layout = layout_for("user", ops.home, f"{name}.service")
@@ -44,7 +44,7 @@ async def serving(box: Box, ops: Connection, kind: str, arguments: str) -> Async
     unit = f"""\
 [Service]
 EnvironmentFile={file}
-ExecStart={box.python} -S {box.checkout / ENGINE} {kind} ${variable}
+ExecStart={box.python} -S {box.checkout / engine} {kind} ${variable}
 Restart=on-failure
 RestartSec=1
 """

@@ -56,6 +56,9 @@ class SGLang(_Engine):
     """Text and ids come as all there is so far."""
 
     seen: ClassVar[list[dict[str, Any]]] = []
+    commit: ClassVar[int] = COMMIT
+    step_s: ClassVar[float] = STEP_S
+    drafting: ClassVar[bool] = True
 
     def do_GET(self) -> None:
         info = {
@@ -83,13 +86,16 @@ class SGLang(_Engine):
                     "finish_reason": None,
                 }
                 if len(ids) == wanted:
-                    meta |= {"spec_verify_ct": steps, "finish_reason": {"type": "length"}}
+                    meta |= {
+                        "finish_reason": {"type": "length"},
+                        **({"spec_verify_ct": steps} if self.drafting else {}),
+                    }
                 yield {"text": "".join(chr(97 + i % 26) for i in ids), "output_ids": list(ids), "meta_info": meta}
                 if len(ids) == wanted:
                     return
-                time.sleep(STEP_S)
+                time.sleep(self.step_s)
                 steps += 1
-                ids += [(len(ids) * 7919 + i * 104729) % 5003 for i in range(min(COMMIT, wanted - len(ids)))]
+                ids += [(len(ids) * 7919 + i * 104729) % 5003 for i in range(min(self.commit, wanted - len(ids)))]
 
         return self.stream(chunks())
 

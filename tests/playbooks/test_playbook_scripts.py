@@ -56,7 +56,7 @@ def test_the_estimate_is_below_the_limit_and_a_few_minutes_at_most(name: str) ->
     playbook = built_in()[name]
     estimate = playbook.estimate_s({param.name: param.default for param in playbook.params})
     assert estimate is not None
-    assert 10 <= estimate <= 300 < playbook.max_seconds or playbook.restarts_service
+    assert 10 <= estimate <= 300 < playbook.max_seconds or playbook.restarts()
 
 
 @pytest.mark.parametrize("path", sorted(PLAYBOOKS.glob("*.py")), ids=lambda path: path.name)

@@ -104,7 +104,7 @@ def _stream(rows: Sequence[Row], a: str, b: str) -> list[Caution]:
     sides = [[row for row in rows if row["arm"] == arm and row.get("chunks")] for arm in (a, b)]
     if not all(sides):
         return []
-    before, after = (sum(row["chunks"] for row in side) / sum(row["steps"] for row in side) for side in sides)
+    before, after = (_chunks_a_step(side) for side in sides)
     found = []
     if after < 0.5 * before:
         words = f"{b} gathers the stream: {after:.2f} chunks a step, {before:.2f} under {a}"
@@ -115,6 +115,12 @@ def _stream(rows: Sequence[Row], a: str, b: str) -> list[Caution]:
             Caution("fields", f"text comes in {', '.join(names[0])} under {a} and in {', '.join(names[1])} under {b}")
         )
     return found
+
+
+def _chunks_a_step(rows: Sequence[Row]) -> float:
+    """Chunks of the answers over their steps; where an answer's steps are not counted, those that its tokens stand for."""
+    steps = sum(row["steps"] * row.get("chunks_of", row["N"]) / row["N"] for row in rows)
+    return float(sum(row["chunks"] for row in rows) / steps)
 
 
 def _next(klass: str, effects: BlockEffects, b: str) -> str:

@@ -37,6 +37,7 @@ class Header:
     needs: tuple[str, ...] = ()
     wants: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
+    restarts_on: tuple[str, ...] = ()
     exclusive: bool = True
     est_seconds: str = ""  # an expression
     max_seconds: int = 0
@@ -213,6 +214,7 @@ _FIELDS: dict[str, _Field] = {
     "needs": (False, words(vocabulary.CAPABILITIES)),
     "wants": (False, words(vocabulary.CAPABILITIES)),
     "effects": (False, words(vocabulary.EFFECTS)),
+    "restarts_on": (False, words(vocabulary.ENGINES)),
     "exclusive": (False, _flag),
     "est_seconds": (True, _estimate),
     "max_seconds": (True, _seconds),

@@ -47,10 +47,12 @@ def _confirmed(screen: Screen[Any], session: Session, playbook: Playbook, values
     if values is None:
         return
     chosen = dict(values)
-    if not playbook.restarts_service:
+    engine = session.snapshot.engine if session.snapshot else None
+    effects = playbook.effects_on(engine.kind if engine else None)
+    if "restarts_service" not in effects:
         perform(screen, session, _shown_run(screen, session, playbook, chosen))
         return
-    question = host_question(session, f"Run {playbook.title}?", effect_sentences(playbook), "Run it")
+    question = host_question(session, f"Run {playbook.title}?", effect_sentences(playbook, effects), "Run it")
     ask_first(screen, session, question, lambda: _shown_run(screen, session, playbook, chosen))
 
 
