@@ -26,7 +26,7 @@ from engine.sampling import Sampling
 from kernels.launch import triton
 from kernels.linear import packs
 
-__all__ = ["Runtime", "Sampling", "Speculation", "load_runtime"]
+__all__ = ["Runtime", "Sampling", "Speculation", "give_back_freed_memory", "load_runtime"]
 
 OLDEST_GPU = (8, 0)
 """The least compute capability that the kernels are compiled for."""
@@ -125,7 +125,7 @@ def load_runtime(
         target.pack()
         if drafter is not None:
             pack_linears(drafter)
-    _give_back_freed_memory()
+    give_back_freed_memory()
     memory = free_bytes(device)
     config = settings_in_force(config, target.config, drafter.config if drafter else None, dtype, memory)
     pages, page_size = config.kv.pages, config.kv.page_size
@@ -272,7 +272,7 @@ def _moved(target: Decoder, drafter: Drafter | None, head: DraftHead, device: to
         ) from error
 
 
-def _give_back_freed_memory() -> None:
+def give_back_freed_memory() -> None:
     """What loading took and freed goes back to the system, where the C library knows how."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -40,7 +40,10 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        # From a tensor: made from sizes it would draw random numbers, and on the meta device that loads torch's compiler, 80 MB.
+        self.embed_tokens = nn.Embedding.from_pretrained(
+            torch.empty(config.vocab_size, config.hidden_size), freeze=False
+        )
         self.layers = nn.ModuleList(DecoderLayer(config, layer) for layer in range(config.layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)

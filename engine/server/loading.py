@@ -15,7 +15,7 @@ from engine.models.weights_sha import weights_sha
 from engine.notify import Notifier
 from engine.prefill import prefill, release
 from engine.round import decode_round
-from engine.runtime import Runtime, Sampling, Speculation, load_runtime
+from engine.runtime import Runtime, Sampling, Speculation, give_back_freed_memory, load_runtime
 from engine.scheduler import Scheduler
 from engine.server.schema import LookupChoice, Mode
 from engine.server.service import Serving
@@ -38,6 +38,7 @@ def load_engine(
     if config.speculation.adaptive_budget and config.speculation.mode == "ddtree":
         on_phase("measuring what rounds cost")
         runtime = replace(runtime, cost=measure_cost(runtime))
+    give_back_freed_memory()
     scheduler = Scheduler(
         runtime,
         tokenizer,

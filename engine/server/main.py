@@ -117,7 +117,13 @@ class GracefulServer(uvicorn.Server):
             return
         self._stopping = True
         # Signals interrupt this thread anywhere, locks held or not: the work is done from the loop.
-        asyncio.get_running_loop().call_soon_threadsafe(self._engine.stop)
+        asyncio.get_running_loop().call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        """What runs ends in its own time and closes the server; a phase of loading, which may take minutes, is not waited for."""
+        self._engine.stop()
+        if self._engine.service.engine is None:
+            self.should_exit = True
 
 
 def serve(config_path: str | Path) -> int:
