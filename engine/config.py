@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from engine.errors import EngineError
 
 REASONING_PARSERS = ("", "qwen3", "deepseek_r1", "kimi_k2")
-TOOL_PARSERS = ("", "hermes", "qwen3", "kimi_k2")
+TOOL_PARSERS = ("", "hermes", "qwen3", "qwen3_coder", "kimi_k2")
 
 
 def _setting(

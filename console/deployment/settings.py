@@ -195,7 +195,9 @@ def _service() -> tuple[Setting, ...]:
             "max_running_requests", "server", "int", 1, "requests decoded at the same time", minimum=1, maximum=1024
         ),
         Setting("reasoning_parser", "server", "choice", "", reasoning, choices=("", "qwen3", "deepseek_r1", "kimi_k2")),
-        Setting("tool_parser", "server", "choice", "", calls, choices=("", "hermes", "qwen3", "kimi_k2")),
+        Setting(
+            "tool_parser", "server", "choice", "", calls, choices=("", "hermes", "qwen3", "qwen3_coder", "kimi_k2")
+        ),
         Setting("api_key_file", "server", "path", "", key_file, secret=True),
         Setting("tensor_parallel", "parallel", "int", 1, "GPUs the model is spread over", only_default=True),
         Setting("interval_s", "log", "float", 1.0, interval, minimum=0.01, maximum=3600.0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal
 
 from starlette.requests import Request
@@ -17,11 +17,14 @@ from engine.server.admission import admit
 from engine.server.answers import Answer
 from engine.server.errors import GONE, ApiError
 from engine.server.logprobs import LogprobWriter
-from engine.server.message import THINK, THOUGHT, MessageParser
+from engine.server.message import THINK, THOUGHT, Format, MessageParser
 from engine.server.schema import ChatBody, GenerationBody
 from engine.server.service import Service, Serving
 from engine.server.streaming import DONE, EventStream, event
 from engine.server.telling import Telling
+
+_FORMATS: Mapping[str, Format] = {"hermes": "json", "qwen3": "json", "qwen3_coder": "xml", "kimi_k2": "kimi", "": ""}
+"""The setting `tool_parser` and how such models write their calls."""
 
 
 async def generate(
@@ -58,16 +61,16 @@ def _parser(engine: Serving, body: ChatBody, prompt_ids: Sequence[int], request_
     settings, tokenizer = engine.runtime.config.server, engine.tokenizer
     if body.offered and not settings.tool_parser:
         raise ApiError(400, "tools: this service has no tool_parser set", code="unsupported_parameter", param="tools")
-    tools: Literal["", "json", "kimi"] = ""
-    if body.offered:
-        tools = "kimi" if settings.tool_parser == "kimi_k2" else "json"
+    tools: Format = _FORMATS[settings.tool_parser] if body.offered else ""
     if not settings.reasoning_parser and not tools:
         return None
     tail = tokenizer.decode(prompt_ids[-16:], skip_special_tokens=False).rstrip() if tokenizer is not None else ""
     opened = tail.endswith(THINK)
     if settings.reasoning_parser == "deepseek_r1":  # these begin to reason without saying so
         opened = not tail.endswith(THOUGHT)
-    return MessageParser(bool(settings.reasoning_parser), tools, opened, lambda index: f"call_{request_id}_{index}")
+    return MessageParser(
+        bool(settings.reasoning_parser), tools, opened, lambda index: f"call_{request_id}_{index}", body.schemas
+    )
 
 
 def _submit(engine: Serving, asked: GenerationRequest, outputs: asyncio.Queue[Output]) -> Job:

@@ -3,22 +3,24 @@
 Markers are looked for in the growing text; an end of it that a marker could begin with is held back until it is decided.
 So any split of the same text gives the same message.
 
-Formats: think tags as Qwen3, DeepSeek and Kimi K2 write them; tool calls as JSON between tags (Hermes, Qwen3) and as Kimi K2
-writes them, whose ids go back to the client unchanged because its template wants them again.
+Formats: think tags as Qwen3, DeepSeek and Kimi K2 write them; tool calls as JSON between tags (Hermes, Qwen3), as tags for every
+argument (Qwen3-Coder), and as Kimi K2 writes them, whose ids go back to the client unchanged because its template wants them again.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from engine.server.xml_arguments import XmlArguments
 from engine.text_stream import first_of, undecided
 
 THINK, THOUGHT = "<think>", "</think>"
 CALL, CALLED = "<tool_call>", "</tool_call>"
+FUNCTION = "<function="
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 KIMI_CALL, KIMI_ARGUMENTS, KIMI_CALLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 
@@ -55,25 +57,40 @@ class CallWent:
 
 
 Part = Said | CallBegan | CallWent
-State = Literal["content", "reasoning", "json call", "json rest", "section", "kimi head", "kimi arguments"]
+State = Literal[
+    "content",
+    "reasoning",
+    "json call",
+    "json rest",
+    "xml call",
+    "xml name",
+    "xml",
+    "section",
+    "kimi head",
+    "kimi arguments",
+]
+Format = Literal["", "json", "xml", "kimi"]
 
 
 @dataclass
 class MessageParser:
     """`push` text as it comes, then `finish`. `reasons` looks for think tags, `tools` for calls in one format.
 
-    `inside`: the prompt has opened the reasoning already. `call_id` names a call whose format gives it no id.
+    `inside`: the prompt has opened the reasoning already. `call_id` names a call whose format gives it no id. `schemas`: each
+    function's parameters by name, which the format with a tag for every argument needs.
     """
 
     reasons: bool
-    tools: Literal["", "json", "kimi"]
+    tools: Format
     inside: bool = False
     call_id: Callable[[int], str] = lambda index: f"call_{index}"
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     calls: int = 0
     _state: State = "content"
     _held: str = ""
     _trims: bool = False  # blanks are left out until something else comes
     _scan: JsonScan = field(default_factory=lambda: JsonScan())
+    _xml: XmlArguments = field(default_factory=lambda: XmlArguments({}))
 
     def __post_init__(self) -> None:
         if self.inside and self.reasons:
@@ -95,8 +112,12 @@ class MessageParser:
             self._say(parts, "reasoning_content", rest.rstrip())
         elif self._state == "content":
             self._say(parts, "content", rest)
-        elif self._state == "json call":
+        elif self._state in ("json call", "xml call"):
             self._say(parts, "content", CALL + rest)
+        elif self._state == "xml name":
+            self._say(parts, "content", FUNCTION + rest)
+        elif self._state == "xml" and (more := self._xml.finish()):
+            parts.append(CallWent(self.calls - 1, more))
         elif self._state == "kimi arguments" and rest:
             parts.append(CallWent(self.calls - 1, rest))
         return parts
@@ -112,6 +133,12 @@ class MessageParser:
                 return self._json_head(parts)
             case "json rest":
                 return self._json_rest(parts)
+            case "xml call":
+                return self._xml_call(parts)
+            case "xml name":
+                return self._xml_name(parts)
+            case "xml":
+                return self._xml_arguments(parts)
             case "section":
                 return self._marker(((KIMI_CALL, "kimi head"), (SECTION_END, "content")))
             case "kimi head":
@@ -126,9 +153,12 @@ class MessageParser:
         ways: tuple[tuple[str, State], ...],
     ) -> bool:
         """Give out text up to a marker that leads elsewhere; tool calls end reasoning as well as content."""
+        kind_state: State = "content" if kind == "content" else "reasoning"
         calls: dict[str, tuple[tuple[str, State], ...]] = {
             "": (),
             "json": ((CALL, "json call"),),
+            # The outer tags are left out at times, before a call and after it.
+            "xml": ((CALL, "xml call"), (FUNCTION, "xml name"), (CALLED, kind_state)),
             "kimi": ((SECTION, "section"), (KIMI_CALL, "kimi head")),
         }
         leads: dict[str, State] = dict((*ways, *calls[self.tools]))
@@ -192,6 +222,39 @@ class MessageParser:
             parts.append(CallWent(self.calls - 1, self._held[:used]))
             self._held = self._held[used:]
         return self._scan.ended and self._marker(((CALLED, "content"),))
+
+    def _xml_call(self, parts: list[Part]) -> bool:
+        """Behind the outer tag: a function's name comes next, or something that is no call of this kind."""
+        begun = self._held.lstrip()
+        if FUNCTION.startswith(begun) or (begun.startswith(FUNCTION) and ">" not in begun):
+            return False
+        if begun.startswith(FUNCTION):
+            self._held, self._state = begun[len(FUNCTION) :], "xml name"
+        elif begun.startswith("{"):
+            self._state = "json call"
+        else:
+            self._trims = False
+            self._say(parts, "content", CALL)
+            self._state = "content"
+        return True
+
+    def _xml_name(self, parts: list[Part]) -> bool:
+        name, closed, rest = self._held.partition(">")
+        if not closed:
+            return False
+        self._begin(parts, name.strip())
+        self._held, self._state = rest, "xml"
+        self._xml = XmlArguments(self.schemas.get(name.strip(), {}))
+        return True
+
+    def _xml_arguments(self, parts: list[Part]) -> bool:
+        written = self._xml.take(self._held)
+        self._held = self._xml.rest
+        if written:
+            parts.append(CallWent(self.calls - 1, written))
+        if self._xml.ended:
+            self._state, self._trims = "content", True
+        return self._xml.ended
 
     def _kimi_head(self, parts: list[Part]) -> bool:
         name, marker, rest = self._held.partition(KIMI_ARGUMENTS)

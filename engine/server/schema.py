@@ -286,6 +286,12 @@ class ChatBody(GenerationBody):
         """The tools the model is told of."""
         return [] if self.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in self.tools]
 
+    @property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Each function's parameters by name, as JSON schemas."""
+        found = {tool.function.name: (tool.function.parameters or {}).get("properties") for tool in self.tools}
+        return {name: properties for name, properties in found.items() if isinstance(properties, dict)}
+
 
 class TokenizeBody(Strict):
     """POST /tokenize: a prompt, or messages for the chat template."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from engine.server.message import CallBegan, CallWent, MessageParser, Part, Said, merged
 
-Tools = Literal["", "json", "kimi"]
+Tools = Literal["", "json", "xml", "kimi"]
 
 
 def parsed(
     text: str, tools: Tools = "", *, reasons: bool = True, inside: bool = False, cuts: tuple[int, ...] = ()
 ) -> list[Part]:
-    parser = MessageParser(reasons, tools, inside)
+    parser = MessageParser(reasons, tools, inside, schemas=SCHEMAS)
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     parts: list[Part] = []
     for start, stop in pairwise(edges):
@@ -41,8 +41,77 @@ KIMI = (
 )
 HERMES = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "a } \\" ]b", "n": [1, {}]}}\n</tool_call>'
 
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "write": {
+        "path": {"type": "string"},
+        "mode": {"type": "integer"},
+        "force": {"type": "boolean"},
+        "lines": {"type": "array"},
+        "owner": {"type": ["string", "null"]},
+        "size": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+    }
+}
+
+
+def xml(*pairs: tuple[str, str]) -> str:
+    """A call of `write` as Qwen3-Coder's template writes it."""
+    values = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in pairs)
+    return f"<tool_call>\n<function=write>\n{values}</function>\n</tool_call>"
+
+
+def write(arguments: str, index: int = 0) -> list[Part]:
+    return [CallBegan(index, f"call_{index}", "write"), CallWent(index, arguments)]
+
+
+CODE = 'if a < b:\n    print("<tag> \\\\ </parameter")\n\n'
+
 CASES: list[tuple[str, Tools, bool, list[Part]]] = [
     ("plain < text </ with signs", "json", False, [content("plain < text </ with signs")]),
+    (xml(), "xml", False, write("{}")),
+    (
+        "<think>Look.</think>I write.\n" + xml(("path", "a b"), ("mode", "420"), ("force", "True")) + "\n",
+        "xml",
+        False,
+        [reasoning("Look."), content("I write."), *write('{"path": "a b", "mode": 420, "force": true}')],
+    ),
+    (
+        xml(("path", "420"), ("lines", '["a", {"b": 1}]'), ("other", "null"), ("mode", "many"), ("size", "NaN")),
+        "xml",
+        False,
+        write('{"path": "420", "lines": ["a", {"b": 1}], "other": "null", "mode": "many", "size": "NaN"}'),
+    ),
+    (
+        xml(("owner", "null"), ("owner", "420"), ("size", "null"), ("size", "1.5e3")),
+        "xml",
+        False,
+        write('{"owner": null, "owner": "420", "size": null, "size": 1.5e3}'),
+    ),
+    (xml(("path", CODE)), "xml", False, write(json.dumps({"path": CODE}))),
+    (xml(("path", "")), "xml", False, write('{"path": ""}')),
+    (
+        f"{xml(('path', 'é'))}\n{xml(('path', 'b'))}",
+        "xml",
+        False,
+        [*write('{"path": "é"}'), *write('{"path": "b"}', 1)],
+    ),
+    # Tags that were left out: the outer ones, and the end of a value.
+    ("Well.\n" + xml(("mode", "1"))[len("<tool_call>\n") :], "xml", False, [content("Well."), *write('{"mode": 1}')]),
+    (
+        "<tool_call><function=write><parameter=path>a<parameter=mode>1</function>",
+        "xml",
+        False,
+        write('{"path": "a", "mode": 1}'),
+    ),
+    ("<tool_call>\n<function=write>\n<parameter=path>\nhalf a li", "xml", False, write('{"path": "half a li')),
+    ("<tool_call>\n<function=write>\n<parameter=mode>\n42", "xml", False, write('{"mode": ')),
+    ("<tool_call>\n<function=wri", "xml", False, [content("<tool_call>\n<function=wri")]),
+    ("I would <tool_call> but no.", "xml", False, [content("I would<tool_call> but no.")]),
+    (
+        HERMES,
+        "xml",
+        False,
+        [CallBegan(0, "call_0", "get_weather"), CallWent(0, '{"city": "a } \\" ]b", "n": [1, {}]}')],
+    ),
     ("<think>\nHm, 1 < 2.\n</think>\n\nYes.", "", False, [reasoning("Hm, 1 < 2."), content("Yes.")]),
     ("Hm.\n</think>\n\nYes.\n", "", True, [reasoning("Hm."), content("Yes.\n")]),
     ("<think>\n\n</think>\n\nYes.", "", False, [content("Yes.")]),
@@ -115,6 +184,11 @@ MARKS = [
     "</tool_call>",
     '{"name": "f", "arguments": ',
     "{}",
+    "<function=write>",
+    "<parameter=path>",
+    "<parameter=mode>\n",
+    "</parameter>",
+    "</function>",
     "<|tool_call_begin|>",
     "<|tool_call_argument_begin|>",
     "<|tool_call_end|>",
@@ -131,7 +205,7 @@ MARKS = [
 @settings(max_examples=400, deadline=None)
 @given(
     st.lists(st.sampled_from(MARKS), max_size=14).map("".join),
-    st.sampled_from(["", "json", "kimi"]),
+    st.sampled_from(["", "json", "xml", "kimi"]),
     st.booleans(),
     st.booleans(),
     st.lists(st.integers(0, 200), max_size=20).map(tuple),
