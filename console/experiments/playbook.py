@@ -6,32 +6,40 @@ calls, time-outs, keys and undeclared effects are all judged from the text (meas
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from console.experiments.params import Param, expression_names
-from console.experiments.script.block import find_block
+from console.experiments.script.block import find_block, lines_for_old_readers
 from console.experiments.script.code import Code
 from console.experiments.script.effects import check_effects
+from console.experiments.script.escapes import check_escapes
 from console.experiments.script.expression import ExpressionError, parse_expression
 from console.experiments.script.fault import Fault, Source
 from console.experiments.script.header import Header, read_header
+from console.experiments.script.hidden import check_hidden
 from console.experiments.script.keys import check_keys
 from console.experiments.script.lint import lint, lint_warnings
+from console.experiments.script.names import check_names
+from console.experiments.script.newer import check_newer
 from console.experiments.script.syntax import check_syntax
 from console.experiments.script.text import read_text
 from console.experiments.script.timeouts import check_timeouts
 from console.experiments.script.versions import OLDEST, Version, admitted
+from console.experiments.script.waits import check_waits
 
 __all__ = ["Fault", "Param", "Playbook", "built_in_folder", "catalogue", "read_playbook", "user_folder"]
 
 _KIT = re.compile(r"kit(?:_\w+)?\.py|__init__\.py")  # what playbooks share, and no playbook itself
 _MAX_SHOWN_FAULTS = 50
+_TOML_SINCE: Version = (3, 11)
 
 
 @dataclass(frozen=True)
@@ -161,7 +169,12 @@ def judge_playbook(path: Path, data: bytes, *, target: Version | None = None) ->
 
 def _header(source: Source, stem: str) -> tuple[Header, tuple[Fault, ...]]:
     block, faults = find_block(source)
-    return (Header(), faults) if block is None else read_header(source, block, stem)
+    if block is None:
+        return Header(), faults
+    header, faults = read_header(source, block, stem)
+    if min(admitted(header.requires_python) if header.requires_python else (OLDEST,)) < _TOML_SINCE:
+        faults = (*faults, *lines_for_old_readers(source, block))
+    return header, faults
 
 
 def _versions(header: Header, target: Version | None) -> tuple[Version, ...]:
@@ -188,7 +201,12 @@ def _judge_code(
     found = (
         *faults,
         *lint(code, versions),
+        *check_names(code, versions, _kit_names()),
+        *check_newer(code, min(versions)),
+        *check_hidden(code),
+        *check_escapes(code),
         *check_timeouts(code),
+        *check_waits(code),
         *check_keys(source, code),
         *check_effects(code, (*header.effects, *(("restarts_service",) if header.restarts_on else ()))),
     )
@@ -203,6 +221,21 @@ def built_in_folder() -> Path:
 def kit_files() -> dict[str, bytes]:
     """What is uploaded beside every script: `kit.py` and the parts it is made of, by file name."""
     return {path.name: path.read_bytes() for path in sorted(built_in_folder().glob("kit*.py"))}
+
+
+@cache
+def _kit_names() -> frozenset[str]:
+    """What a script may take from `kit`, read from its text."""
+    tree = ast.parse((built_in_folder() / "kit.py").read_bytes())
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(one.asname or one.name for one in node.names)
+        elif isinstance(node, ast.Assign):
+            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return frozenset(found)
 
 
 def user_folder() -> Path:

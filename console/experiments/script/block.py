@@ -7,9 +7,10 @@ type are an error; a block that never closes is no block. A checker has to say s
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,3 +107,27 @@ def _places(content: list[str], first: int) -> dict[Path, tuple[int, int]]:
         elif entry := _KEY.match(line):
             places.setdefault((*table, entry["key"].strip("\"'")), (first + offset, entry.start("key") + 3))
     return places
+
+
+def lines_for_old_readers(source: Source, block: Block) -> Iterator[Fault]:
+    """Faults for header lines that a box with Python 3.9 or 3.10 cannot read: these have no TOML reader of their own,
+    and the kit's reads tables and one `key = value` a line, with strings, numbers, true, false and flat lists."""
+    for number in range(block.first_line + 1, block.last_line):
+        text = source.line(number)[2:].strip()
+        if not text or text.startswith("#") or _TABLE.match(text):
+            continue
+        if not _reads_alone(text):
+            message = "Python before 3.11 has no TOML reader, and the kit's wants a plain `key = value` on one line"
+            yield source.fault(number, 3, f"{message}; or ask for requires-python >=3.11")
+            return
+
+
+def _reads_alone(text: str) -> bool:
+    name, _, value = text.partition("=")
+    try:
+        held = tomllib.loads(text).get(name.strip())
+        if isinstance(held, bool):
+            return True
+        return held is not None and not isinstance(held, dict) and bool(ast.literal_eval(value.strip()) == held)
+    except (tomllib.TOMLDecodeError, ValueError, SyntaxError):
+        return False

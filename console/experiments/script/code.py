@@ -7,6 +7,8 @@ Both answers are best efforts of reading: what cannot be known is None, or a NUL
 from __future__ import annotations
 
 import ast
+import base64
+import binascii
 import builtins
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +19,17 @@ from console.experiments.script.fault import Fault, Source
 UNKNOWN = "\0"
 _BUILTINS = frozenset(dir(builtins))
 _SAME = {"posix": "os", "nt": "os", "_io": "io", "_socket": "socket", "posixpath": "os.path", "_thread": "threading"}
+_SAME_TEXT = frozenset({"pathlib.Path", "pathlib.PurePath", "shutil.which", "builtins.str"})
+_DECODERS = frozenset(
+    {
+        "base64.b64decode",
+        "base64.standard_b64decode",
+        "builtins.bytes.fromhex",
+        "binascii.unhexlify",
+        "binascii.a2b_base64",
+    }
+)
+_NAMESPACES = frozenset({"builtins.globals", "builtins.locals", "builtins.vars"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -37,6 +50,13 @@ class Code:
         """A fault where `node` begins."""
         line = getattr(node, "lineno", 1)
         return self.source.fault(line, self.source.column_of_bytes(line, getattr(node, "col_offset", 0)), message)
+
+    @cached_property
+    def positions(self) -> dict[ast.AST, int]:
+        """Where each element of a list or tuple, and each argument of a call, stands among its fellows."""
+        lists = [one.elts for one in self.nodes if isinstance(one, ast.List | ast.Tuple)]
+        lists += [one.args for one in self.nodes if isinstance(one, ast.Call)]
+        return {part: index for parts in lists for index, part in enumerate(parts)}
 
     def parent(self, node: ast.AST) -> ast.AST | None:
         """The node around `node`; None for the module."""
@@ -104,6 +124,9 @@ class Code:
             return self._dotted_call(node)
         if isinstance(node, ast.Subscript):
             key = self.text(node.slice)
+            inside = isinstance(node.value, ast.Call) and not node.value.args and self._dotted(node.value.func)
+            if key is not None and inside in _NAMESPACES:
+                return "builtins" if key == "__builtins__" else self._dotted(ast.Name(key, ast.Load()))
             owner = self._dotted(node.value)
             if key is None or owner is None:
                 return None
@@ -130,8 +153,17 @@ class Code:
 
     def _is_bound(self, name: ast.Name) -> bool:
         """Whether the script itself binds a builtin's name, in a function around its use or at the top."""
-        scopes = [scope for scope in self.around(name) if isinstance(scope, _FUNCTIONS)]
-        return any(name.id in self._bindings[scope] for scope in scopes) or name.id in self._bindings[self.tree]
+        return self.scope(name) is not None
+
+    def scope(self, name: ast.Name) -> ast.AST | None:
+        """The innermost function around `name` that binds it, else the module that does; None when nobody does."""
+        functions = (one for one in self.around(name) if isinstance(one, _FUNCTIONS))
+        return next((one for one in (*functions, self.tree) if name.id in self._bindings[one]), None)
+
+    @property
+    def bound_names(self) -> frozenset[str]:
+        """Every name that the script binds, wherever."""
+        return frozenset().union(*self._bindings.values())
 
     @cached_property
     def _bindings(self) -> dict[ast.AST, set[str]]:
@@ -147,8 +179,14 @@ class Code:
                 found[scope].add(node.arg)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found[scope].add(node.id)
-            elif isinstance(node, ast.ExceptHandler) and node.name:
+            elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
                 found[scope].add(node.name)
+            elif isinstance(node, ast.MatchMapping) and node.rest:
+                found[scope].add(node.rest)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                found[scope].update(one.asname or one.name.split(".")[0] for one in node.names)
+            elif isinstance(node, ast.Global):
+                found[self.tree].update(node.names)
         return found
 
     # Texts
@@ -169,6 +207,14 @@ class Code:
         )
         return {name: found[0] for name, found in values.items() if len(found) == 1 and stores[name] == 1}
 
+    def constant(self, node: ast.AST | None) -> ast.AST | None:
+        """The expression that a name stands for when exactly one assignment binds it; `node` itself otherwise."""
+        for _ in range(5):
+            if not isinstance(node, ast.Name) or node.id not in self._constants:
+                break
+            node = self._constants[node.id]
+        return node
+
     def text(self, node: ast.AST | None, depth: int = 0) -> str | None:
         """What a string expression amounts to, with NUL for each unknown part; None when it is no string at all."""
         if depth > 50 or node is None:
@@ -188,6 +234,9 @@ class Code:
             return self._operation(node, depth)
         if isinstance(node, ast.Call):
             return self._call(node, depth)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == "::-1":
+            text = self.text(node.value, depth + 1)
+            return text[::-1] if text is not None else None
         return None
 
     def _part(self, node: ast.AST, depth: int) -> str:
@@ -206,12 +255,18 @@ class Code:
         return None
 
     def _call(self, node: ast.Call, depth: int) -> str | None:
+        path = self.dotted(node.func)
+        if path in _SAME_TEXT and node.args:
+            return self.text(node.args[0], depth + 1)
+        if path in _DECODERS and node.args:
+            return _decoded(str(path), self.text(node.args[0], depth + 1))
+        if path == "builtins.chr" and node.args:
+            number = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+            return chr(number) if isinstance(number, int) and 0 <= number < 0x110000 else UNKNOWN
         if not isinstance(node.func, ast.Attribute):
-            return (
-                self.text(node.args[0], depth + 1) if self.dotted(node.func) == "pathlib.Path" and node.args else None
-            )
+            return None
         method = node.func.attr
-        if method == "join" and self.dotted(node.func) == "os.path.join":
+        if path == "os.path.join":
             return "/".join(self._part(one, depth) for one in node.args)
         owner = self.text(node.func.value, depth + 1)
         if owner is None:
@@ -220,6 +275,11 @@ class Code:
             return owner.join(self._part(one, depth) for one in node.args[0].elts)
         if method == "format":
             return _fill(owner, ("{}",), [self._part(one, depth) for one in node.args])
+        if method == "replace" and len(node.args) == 2:
+            old, new = (self._part(one, depth) for one in node.args)
+            return owner.replace(old, new) if old else owner
+        if method in ("lower", "upper", "casefold", "title", "swapcase"):
+            return str(getattr(owner, method)())
         return owner if method in ("encode", "decode", "strip", "rstrip", "lstrip") else None
 
     @cached_property
@@ -233,6 +293,17 @@ class Code:
             and not isinstance(self.parent(node), ast.Expr)
             and (text := self.text(node)) is not None
         )
+
+
+def _decoded(path: str, text: str | None) -> str | None:
+    """What a decoder makes of a known text; None when it makes nothing of it."""
+    if text is None or UNKNOWN in text:
+        return None
+    try:
+        data = bytes.fromhex(text) if "hex" in path else base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error):
+        return None
+    return data.decode("latin-1")
 
 
 def _fill(pattern: str, marks: tuple[str, ...], values: list[str]) -> str:

@@ -35,10 +35,19 @@ _GPU_OPTIONS = re.compile(
 )
 _GPU_TOOLS = frozenset({"nvidia-smi", "rocm-smi", "amd-smi", "nvidia-settings", "xpu-smi"})
 _FLUSH = re.compile(
-    r"(?:flush|reset|clear|drop|erase|purge|evict|invalidate)[_-]?(?:[a-z]+[_-]?)*cache"
+    r"(?:flush|reset|clear|drop|erase|purge|evict|invalidate)[a-z_-]{0,30}cache"
     r"|cache[s]?/(?:flush|reset|clear|drop|erase|purge|evict)|action=(?:erase|clear)|drop_caches",
     re.IGNORECASE,
 )
+# Endpoints of vLLM and SGLang that take the weights or the pool away, or others' requests.
+_CONTROL = re.compile(
+    r"/(?:sleep|wake_up|(?:release|resume)_memory_occupation|(?:update|init)_weights\w*|(?:load|unload)_lora_adapter"
+    r"|pause_generation|abort_request|collective_rpc|set_internal_state|scale_elastic_ep)(?:[?/]|$)"
+)
+_FILE_TOOLS = frozenset(
+    {"sed", "tee", "cp", "mv", "install", "ln", "rm", "truncate", "dd", "touch", "chmod", "rsync", "patch"}
+)
+_MOST_WORDS = 40  # of one command that are looked at
 _NVML = re.compile(r"^(?:nvmlDevice(?:Set|Reset|Clear)\w+|rsmi_dev_\w*set\w*|amdsmi_set\w+)$")
 _UNIT_FILE = re.compile(
     r"/systemd/(?:system|user)\b|\.service\.d\b|\.service$|(?:^|/)engine\.toml$|/generations/|/etc/default/"
@@ -95,6 +104,9 @@ def _effects(code: Code) -> Iterator[tuple[ast.AST, _Effect]]:
     for node, text in code.texts:
         if _FLUSH.search(text) and not _is_prose(text):
             yield node, _Effect(("flushes_cache",), f"{_shown(text)} empties a cache")
+        if _CONTROL.search(text) and not _is_prose(text):
+            needs = (*_RESTARTS, "flushes_cache")
+            yield node, _Effect(needs, f"{_shown(text)} takes the engine's weights, pool or requests away")
         if _NVML.match(text):
             yield node, _Effect(("writes_gpu_clock",), f"{text} sets the GPU")
         if _SERVICE_BUS.search(text):
@@ -108,12 +120,17 @@ def _effects(code: Code) -> Iterator[tuple[ast.AST, _Effect]]:
             yield part, _Effect(("writes_gpu_clock",), f"{part.attr} sets the GPU")
         elif isinstance(part, ast.Call):
             yield from _call_effects(code, part)
+        elif isinstance(part, ast.List | ast.Tuple) and part.elts and isinstance(part.elts[0], ast.Name):
+            words = _words_from(code, part.elts[0], code.text(part.elts[0]) or UNKNOWN)
+            yield from ((part, effect) for effect in _command_effects(words, runs=True))
 
 
 def _words_from(code: Code, node: ast.expr, text: str) -> list[str]:
     """The command that begins with this text: its own words, then the arguments after it in the same list or call."""
     words = text.split()
     parent = code.parent(node)
+    if isinstance(node, ast.Call) and code.dotted(node.func) == "shutil.which":
+        return []  # it only looks; the command is seen where its name is used
     siblings: Sequence[ast.AST] = ()
     if isinstance(parent, ast.List | ast.Tuple):
         siblings = parent.elts
@@ -121,9 +138,10 @@ def _words_from(code: Code, node: ast.expr, text: str) -> list[str]:
         siblings = parent.args
         if code.dotted(parent.func) == "shutil.which":
             return []
-    if node not in siblings:
+    if node not in code.positions or not siblings:
         return words if len(words) > 1 else [*words, UNKNOWN]  # a constant: what follows it is seen where it is used
-    for sibling in siblings[siblings.index(node) + 1 :]:
+    after = code.positions[node] + 1
+    for sibling in siblings[after : after + _MOST_WORDS]:
         inner = code.text(sibling)
         words += [UNKNOWN] if inner is None else inner.split() or [""]
     return words
@@ -134,6 +152,8 @@ def _command_effects(words: list[str], runs: bool) -> Iterator[_Effect]:
     if not words:
         return
     program, arguments = words[0].rsplit("/", 1)[-1], words[1:]
+    if words[0].startswith(("/etc/init.d/", "/etc/rc.d/")):
+        program, arguments = "service", [program, *arguments]
     if program == "systemctl":
         yield from _systemctl(arguments)
     elif not arguments or (program in _PLAIN_WORDS and not runs):
@@ -150,10 +170,23 @@ def _command_effects(words: list[str], runs: bool) -> Iterator[_Effect]:
         yield _Effect(_RESTARTS, "ddtree changes the service")
     elif program in _GPU_TOOLS and (arguments[0] == UNKNOWN or any(_GPU_OPTIONS.match(word) for word in arguments)):
         yield _Effect(("writes_gpu_clock",), f"{program} {_shown(' '.join(arguments))} sets the GPU")
+    elif program in _FILE_TOOLS:
+        yield from _file_effects(program, arguments)
     elif program == "cpupower" and "frequency-set" in arguments:
         yield _Effect(("writes_gpu_clock",), "cpupower sets the clock")
     elif program == "sysctl" and any("drop_caches" in word for word in arguments):
         yield _Effect(("flushes_cache",), "sysctl drop_caches empties a cache")
+
+
+def _file_effects(program: str, arguments: list[str]) -> Iterator[_Effect]:
+    """A tool that writes files, given one of those that decide how the box runs."""
+    if program == "sed" and not any(word.startswith(("-i", "--in-place")) for word in arguments):
+        return
+    for word in arguments:
+        if _UNIT_FILE.search(word):
+            yield _Effect(("edits_unit",), f"{program} writes {_shown(word)}")
+        elif _CLOCK_FILE.search(word):
+            yield _Effect(("writes_gpu_clock",), f"{program} writes {_shown(word)}")
 
 
 def _without_wrappers(words: list[str]) -> list[str]:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from console.experiments.params import Param
+from console.experiments.params import Param, expression_names
 from console.experiments.script import vocabulary
 from console.experiments.script.block import Block, Path
 from console.experiments.script.expression import ExpressionError, parse_expression
 from console.experiments.script.fault import Fault, Source
 from console.experiments.script.header_params import check_params, read_param
 from console.experiments.script.nearest import did_you_mean
-from console.experiments.script.schema import Wrong, kind_of, one_line, pattern, words
+from console.experiments.script.schema import Wrong, kind_of, one_line, pattern, short, words
 from console.experiments.script.versions import NEWEST, OLDEST, admitted
 
 _TABLE: Path = ("tool", "ddtree", "playbook")
@@ -64,8 +64,8 @@ def read_header(source: Source, block: Block, stem: str) -> tuple[Header, tuple[
         params = _read_params(table.get("params", {}), blame)
         for name, message in check_params(params):
             blame((*_PARAMS, *name), message)
-        if unknown := _estimate_fault(fields.get("est_seconds"), params):
-            blame((*_TABLE, "est_seconds"), unknown)
+        if wrong := _estimate_fault(fields.get("est_seconds"), params, fields.get("max_seconds")):
+            blame((*_TABLE, "est_seconds"), wrong)
         fields["params"] = params
     known = {name: value for name, value in fields.items() if name in Header.__dataclass_fields__}
     return Header(**known), tuple(sorted(faults))
@@ -126,14 +126,26 @@ def _read_params(tables: Any, blame: _Blame) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def _estimate_fault(text: str | None, params: tuple[Param, ...]) -> str | None:
+def _estimate_fault(text: str | None, params: tuple[Param, ...], most_s: int | None) -> str | None:
     if text is None:
         return None
+    expression = parse_expression(text)
     known = {param.name for param in params} | set(vocabulary.ENGINE_FACTS)
-    unknown = sorted(parse_expression(text).names - known)
-    if not unknown:
-        return None
-    return f"est_seconds uses {unknown[0]!r}, which is no parameter{did_you_mean(unknown[0], known)}"
+    unknown = sorted(expression.names - known)
+    if unknown:
+        return f"est_seconds uses {unknown[0]!r}, which is no parameter{did_you_mean(unknown[0], known)}"
+    defaults = expression_names(params, {param.name: param.default for param in params if not param.required})
+    if expression.names - defaults.keys():
+        return None  # it depends on the engine, or on what must be given
+    try:
+        seconds = expression.value(defaults)
+    except ExpressionError as error:
+        return f"est_seconds has no value with the parameters' defaults: {error}"
+    if seconds <= 0:
+        return f"est_seconds is {seconds:g} with the parameters' defaults; nothing takes so little"
+    if most_s is not None and seconds > most_s:
+        return f"est_seconds is {seconds:g} with the parameters' defaults, and max_seconds ends the run after {most_s}"
+    return None
 
 
 def _requires_python(value: Any) -> str:
@@ -205,9 +217,9 @@ _TOP: dict[str, _Field] = {
 _FIELDS: dict[str, _Field] = {
     "api": (True, _api),
     "id": (True, pattern(re.compile(r"[a-z][a-z0-9_]{2,40}"), "a small letter and then 2 to 40 of a-z, 0-9 and _")),
-    "title": (True, one_line),
+    "title": (True, short(60)),
     "key": (True, pattern(re.compile(r"[!-~]"), "one printable ASCII character")),
-    "summary": (True, one_line),
+    "summary": (True, short(160)),
     "version": (True, pattern(re.compile(r"\d+\.\d+\.\d+([-+.][0-9A-Za-z.-]+)?"), 'three numbers such as "1.0.0"')),
     "kind": (True, _kind),
     "engines": (True, _engines),

@@ -11,6 +11,7 @@ from console.experiments.params import PARAM_TYPES, Param, expression_names, ran
 from console.experiments.script import vocabulary
 from console.experiments.script.block import Path
 from console.experiments.script.expression import ExpressionError, parse_expression
+from console.experiments.script.keys import looks_like_a_key
 from console.experiments.script.nearest import did_you_mean
 from console.experiments.script.schema import kind_of
 
@@ -78,6 +79,9 @@ def _wrong_attributes(shape: Param, table: Mapping[str, Any]) -> Iterator[tuple[
         yield from _wrong_pattern(shape, table["pattern"])
     if "help" in table and (not isinstance(table["help"], str) or not table["help"].isprintable()):
         yield "help", "help must be one line of text"
+    default = table.get("default")
+    if shape.type == "str" and isinstance(default, str) and looks_like_a_key(shape.name, default):
+        yield "default", "the default is a key; make it type secret, which is asked for and never stored"
     if shape.type == "secret" and table.get("default", "") != "":
         yield "default", "a secret has no default: it would stand in the script for all to read"
 

@@ -15,17 +15,19 @@ _SHAPES = re.compile(
     r"""
     \bsk-(?=[A-Za-z0-9_-]*\d)[A-Za-z0-9_-]{16,}
     | \b(?:ghp|gho|ghu|ghs|ghr)_[A-Za-z0-9]{20,} | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,}
+    | \bgsk_[A-Za-z0-9]{20,} | \bxai-[A-Za-z0-9]{20,} | \br8_[A-Za-z0-9]{20,} | \bdop_v1_[a-f0-9]{20,} | \bSG\.[\w-]{16,}\.[\w-]{16,}
     | \bhf_[A-Za-z0-9]{16,} | \bnvapi-[A-Za-z0-9_-]{16,} | \bxox[abeoprs]-[A-Za-z0-9-]{10,}
     | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b | \bAIza[0-9A-Za-z_-]{30,} | \bpypi-[A-Za-z0-9_-]{30,} | \bnpm_[A-Za-z0-9]{30,}
     | -----BEGIN\ [A-Z\ ]*PRIVATE\ KEY-----
     | \beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+
-    | \b(?:Bearer|Basic)\s+(?=\S*[\d=])[A-Za-z0-9+/_.=-]{12,}
-    | \b[a-z][a-z0-9+.-]*://[^/\s:@'"{}]+:[^/\s:@'"{}]+@
+    | \b(?:Bearer|Basic|Token|ApiKey)\s+(?=\S*[\d=])[A-Za-z0-9+/_.=-]{12,}
+    | (?i:\b(?:x-)?(?:api|auth|access|secret)[_-](?:key|token)):\ *(?=[^\s"']*\d)[A-Za-z0-9+/_.=-]{10,}
+    | \b[a-z][a-z0-9+.-]{0,20}://[^/\s:@'"{}]+:[^/\s:@'"{}]+@
     """,
     re.VERBOSE,
 )
 _STRONG = re.compile(
-    r"(?:^|_|-)(?:(?:api|access|private|secret|auth|signing)_?key|secret|passwd|password|passphrase|credentials?"
+    r"(?:^|_|-)(?:(?:api|access|private|secret|auth|signing)[_-]?key|secret|passwd|password|passphrase|credentials?"
     r"|authorization|bearer)(?:$|_|-)",
     re.IGNORECASE,
 )
@@ -48,11 +50,22 @@ def check_keys(source: Source, code: Code | None) -> Iterator[Fault]:
         if node.lineno not in seen and (match := _SHAPES.search(text)):
             seen.add(node.lineno)
             yield code.fault(node, f"this amounts to a key ({_hidden(match[0])}); {_MEND}")
-    for name, value in _named_values(code):
-        held = code.text(value)
-        if value.lineno not in seen and held is not None and _is_key(_snake(name), held):
-            seen.add(value.lineno)
-            yield code.fault(value, f"{name} holds a key ({_hidden(held)}); {_MEND}")
+    for name, whole in _named_values(code):
+        for value in _alternatives(whole):
+            held = code.text(value)
+            if value.lineno not in seen and held is not None and _is_key(_snake(name), held):
+                seen.add(value.lineno)
+                yield code.fault(value, f"{name} holds a key ({_hidden(held)}); {_MEND}")
+
+
+def _alternatives(value: ast.expr) -> Iterator[ast.expr]:
+    """The values that `a or b` and `a if c else b` may give."""
+    if isinstance(value, ast.BoolOp):
+        yield from value.values
+    elif isinstance(value, ast.IfExp):
+        yield from (value.body, value.orelse)
+    else:
+        yield value
 
 
 def _named_values(code: Code) -> Iterator[tuple[str, ast.expr]]:
@@ -71,9 +84,15 @@ def _named_values(code: Code) -> Iterator[tuple[str, ast.expr]]:
                 if key is not None and (name := code.text(key)):
                     yield name, value
         elif isinstance(node, ast.Call | ast.Tuple):
-            pair = (node.args if isinstance(node, ast.Call) else node.elts)[:2]
-            if len(pair) == 2 and (name := code.text(pair[0])):
-                yield name, pair[1]
+            parts = node.args if isinstance(node, ast.Call) else node.elts
+            if isinstance(node, ast.Call) and code.dotted(node.func) == "builtins.setattr":
+                parts = parts[1:]
+            if len(parts) >= 2 and (name := code.text(parts[0])):
+                yield name, parts[1]
+            if (
+                isinstance(node, ast.Call) and parts and (name := code.text(parts[0]))
+            ):  # add_argument("--key", default=…)
+                yield from ((name, word.value) for word in node.keywords if word.arg in ("default", "const", "value"))
         elif isinstance(node, ast.arguments):
             pairs = zip(reversed([*node.posonlyargs, *node.args]), reversed(node.defaults), strict=False)
             yield from ((argument.arg, default) for argument, default in pairs)
@@ -91,6 +110,11 @@ def _name_of(code: Code, target: ast.expr) -> str | None:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+
+
+def looks_like_a_key(name: str, text: str) -> bool:
+    """Whether a value given under `name` is a key rather than a word about one."""
+    return bool(_SHAPES.search(text)) or _is_key(_snake(name), text)
 
 
 def _is_key(name: str, text: str) -> bool:

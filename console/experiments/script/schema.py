@@ -40,6 +40,18 @@ def one_line(value: Any) -> str:
     return value
 
 
+def short(most: int) -> Callable[[Any], str]:
+    """A reader of a line that has to fit a list."""
+
+    def read(value: Any) -> str:
+        text = one_line(value)
+        if len(text) > most:
+            raise Wrong(f"has {len(text)} characters; it may have {most}")
+        return text
+
+    return read
+
+
 def pattern(expression: re.Pattern[str], words_for_it: str) -> Callable[[Any], str]:
     """A reader of text that must match as a whole."""
 

@@ -10,6 +10,7 @@ MAX_BYTES = 256 * 1024
 _BOM = b"\xef\xbb\xbf"
 # PEP 263: only the first two lines count, and only as a comment alone on its line.
 _CODING = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_TURNS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional embeddings, overrides and isolates
 _UTF8_NAMES = frozenset({"utf-8", "utf8", "utf_8", "u8", "utf"})
 
 
@@ -29,6 +30,9 @@ def read_text(data: bytes) -> tuple[Source | None, tuple[Fault, ...]]:
     if (cr := data.find(b"\r")) >= 0:
         return None, (_at(data, cr, "a carriage return; end lines with a line feed alone (LF, not CRLF)"),)
     source = Source(text)
+    if turn := _TURNS.search(text):
+        message = f"U+{ord(turn[0]):04X} turns the direction of text, so that the line is shown otherwise than it runs"
+        return None, (source.fault_at(turn.start(), message),)
     if not text.strip():
         return None, (Fault(1, 1, "", "the file is empty"),)
     for number, line in enumerate(source.lines[:2], start=1):

@@ -8,33 +8,35 @@ from dataclasses import dataclass
 
 from console.experiments.script.code import Code
 from console.experiments.script.fault import Fault
+from console.experiments.script.limits import is_limit
+from console.experiments.script.made import made_by, place
 
 
 @dataclass(frozen=True)
-class _Waits:
+class Waits:
     """Where a call takes its time-out: by keyword, and by position if it has one."""
 
     keyword: str = "timeout"
     position: int | None = None
 
 
-_CALLS: dict[str, _Waits] = {
-    "urllib.request.urlopen": _Waits(position=2),
-    "http.client.HTTPConnection": _Waits(position=2),
-    "http.client.HTTPSConnection": _Waits(),
-    "socket.create_connection": _Waits(position=1),
-    "ssl.get_server_certificate": _Waits(),
-    "ftplib.FTP": _Waits(position=4),
-    "ftplib.FTP_TLS": _Waits(),
-    "smtplib.SMTP": _Waits(position=3),
-    "smtplib.SMTP_SSL": _Waits(),
-    "poplib.POP3": _Waits(position=2),
-    "poplib.POP3_SSL": _Waits(),
-    "imaplib.IMAP4": _Waits(position=2),
-    "imaplib.IMAP4_SSL": _Waits(),
-    "telnetlib.Telnet": _Waits(position=2),
-    "nntplib.NNTP": _Waits(),
-    "select.select": _Waits(position=3),
+_CALLS: dict[str, Waits] = {
+    "urllib.request.urlopen": Waits(position=2),
+    "http.client.HTTPConnection": Waits(position=2),
+    "http.client.HTTPSConnection": Waits(),
+    "socket.create_connection": Waits(position=1),
+    "ssl.get_server_certificate": Waits(),
+    "ftplib.FTP": Waits(position=4),
+    "ftplib.FTP_TLS": Waits(),
+    "smtplib.SMTP": Waits(position=3),
+    "smtplib.SMTP_SSL": Waits(),
+    "poplib.POP3": Waits(position=2),
+    "poplib.POP3_SSL": Waits(),
+    "imaplib.IMAP4": Waits(position=2),
+    "imaplib.IMAP4_SSL": Waits(),
+    "telnetlib.Telnet": Waits(position=2),
+    "nntplib.NNTP": Waits(),
+    "select.select": Waits(position=3),
 }
 _NEVER = {
     "urllib.request.urlretrieve": "it takes no time-out; use urlopen(…, timeout=…)",
@@ -42,18 +44,17 @@ _NEVER = {
     "urllib.request.FancyURLopener": "it takes no time-out; use urlopen(…, timeout=…)",
     "xmlrpc.client.ServerProxy": "it takes no time-out; use http.client with timeout=…",
 }
-_SOCKETS = frozenset(
-    {"socket.socket", "socket.SocketType", "socket.create_server", "socket.fromfd", "socket.socketpair"}
-)
-_STREAMS = frozenset({"asyncio.open_connection", "asyncio.open_unix_connection"})
 _PASSES_ON = frozenset({"functools.partial", "asyncio.to_thread"})
+_OPENER = "urllib.request.build_opener"
+_ASKS_A_TYPE = frozenset({"builtins.isinstance", "builtins.issubclass", "typing.cast", "typing.TypeVar"})
 
 
 def check_timeouts(code: Code) -> Iterator[Fault]:
     """A fault for each network call whose time-out is missing, None or not above zero, or cannot be seen."""
-    if _has_default_timeout(code):
+    if has_default_timeout(code):
         return
     classes = _subclasses(code)
+    openers = {where for where, path in made_by(code).items() if path == _OPENER}
     for call in code.calls():
         path = code.dotted(call.func)
         if isinstance(call.func, ast.Name) and call.func.id in classes:
@@ -61,50 +62,45 @@ def check_timeouts(code: Code) -> Iterator[Fault]:
         if path in _NEVER:
             yield code.fault(call, f"{path}: {_NEVER[path]}")
         elif path in _CALLS:
-            yield from _judge(code, call, path, _CALLS[path])
-        elif path in _SOCKETS:
-            if not _set_later(code, call):
-                yield code.fault(call, f"{path}(): no .settimeout(…) on this socket; it may wait without end")
-        elif path in _STREAMS:
-            if not _awaited_with_limit(code, call):
-                yield code.fault(call, f"{path}(): wrap it in asyncio.wait_for(…, timeout=…)")
-        elif _is_opener(code, call):
-            yield from _judge(code, call, "opener.open", _Waits(position=2))
-        yield from _handed_on(code, call, path)
+            yield from judge_call(code, call, path, _CALLS[path])
+        elif isinstance(call.func, ast.Attribute) and call.func.attr == "open":
+            made = isinstance(call.func.value, ast.Call) and code.dotted(call.func.value.func) == _OPENER
+            if made or place(code, call.func.value) in openers:
+                yield from judge_call(code, call, "opener.open", Waits(position=2))
+    yield from _handed_on(code)
 
 
-def _judge(code: Code, call: ast.Call, path: str, waits: _Waits) -> Iterator[Fault]:
+def judge_call(code: Code, call: ast.Call, path: str, waits: Waits) -> Iterator[Fault]:
+    """A fault when a call has no time-out, or one that is no limit."""
     named = [word.value for word in call.keywords if word.arg == waits.keyword]
-    named += [
-        value
-        for word in call.keywords
-        if word.arg is None and isinstance(word.value, ast.Dict)
-        for key, value in zip(word.value.keys, word.value.values, strict=True)
-        if key is not None and code.text(key) == waits.keyword
-    ]
+    named += [value for word in call.keywords if word.arg is None for value in _spread(code, word.value, waits.keyword)]
     if not named and waits.position is not None and len(call.args) > waits.position:
         named = [call.args[waits.position]]
     if not named:
         yield code.fault(call, f"{path}() without a time-out; write timeout=…, or it may wait without end")
-    elif not _is_limit(named[0]):
+    elif not is_limit(code, named[0]):
         yield code.fault(named[0], f"{path}(): timeout={ast.unparse(named[0])} is no limit")
 
 
-def _is_limit(value: ast.expr) -> bool:
-    if isinstance(value, ast.Constant):
-        return isinstance(value.value, int | float) and not isinstance(value.value, bool) and value.value > 0
-    return not (isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.USub))
+def _spread(code: Code, value: ast.AST, keyword: str) -> Iterator[ast.expr]:
+    """What `**{…}` or `**dict(…)` gives for a keyword."""
+    value = code.constant(value) or value
+    if isinstance(value, ast.Dict):
+        for key, one in zip(value.keys, value.values, strict=True):
+            if key is not None and code.text(key) == keyword:
+                yield one
+    elif isinstance(value, ast.Call) and code.dotted(value.func) == "builtins.dict":
+        yield from (word.value for word in value.keywords if word.arg == keyword)
 
 
-def _has_default_timeout(code: Code) -> bool:
-    """`socket.setdefaulttimeout(x)` at the top level covers every call after it, http.client's and urlopen's too."""
+def has_default_timeout(code: Code) -> bool:
+    """`socket.setdefaulttimeout(x)` at the top level covers every call after it, unless another call takes it back."""
+    calls = [call for call in code.calls() if code.dotted(call.func) == "socket.setdefaulttimeout"]
+    if not all(call.args and is_limit(code, call.args[0]) for call in calls):
+        return False
     return any(
-        code.dotted(call.func) == "socket.setdefaulttimeout"
-        and call.args
-        and _is_limit(call.args[0])
-        and isinstance(code.parent(call), ast.Expr)
-        and code.parent(code.parent(call) or call) is code.tree
-        for call in code.calls()
+        isinstance(code.parent(call), ast.Expr) and code.parent(code.parent(call) or call) is code.tree
+        for call in calls
     )
 
 
@@ -121,62 +117,38 @@ def _subclasses(code: Code) -> dict[str, str]:
     return found
 
 
-def _target_of(code: Code, call: ast.Call) -> str | None:
-    """The name that a call's value is bound to, as source text: `s`, `self.sock`."""
-    parent = code.parent(call)
-    if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
-        return ast.unparse(parent.targets[0])
-    if isinstance(parent, ast.AnnAssign | ast.NamedExpr):
-        return ast.unparse(parent.target)
-    if isinstance(parent, ast.withitem) and parent.optional_vars is not None:
-        return ast.unparse(parent.optional_vars)
-    return None
-
-
-def _set_later(code: Code, made: ast.Call) -> bool:
-    target = _target_of(code, made)
-    names = {part.strip() for part in (target or "").strip("()").split(",")}
-    for call in code.calls():
-        if not isinstance(call.func, ast.Attribute) or not call.args or ast.unparse(call.func.value) not in names:
+def _handed_on(code: Code) -> Iterator[Fault]:
+    """A network function given to another to call, or kept for later: the time-out has to stand beside it."""
+    for node in code.nodes:
+        if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
-        if call.func.attr == "settimeout" and _is_limit(call.args[0]):
-            return True
-        if call.func.attr == "setblocking" and isinstance(call.args[0], ast.Constant) and not call.args[0].value:
-            return True
-    return False
+        path = code.dotted(node)
+        if path not in _CALLS and path not in _NEVER:
+            continue
+        parent = code.parent(node)
+        call = code.parent(parent) if isinstance(parent, ast.keyword) else parent
+        if isinstance(call, ast.Call) and node is not call.func:
+            if code.dotted(call.func) not in _ASKS_A_TYPE:
+                yield from _given(code, call, path or "")
+        elif isinstance(parent, ast.Dict | ast.List | ast.Set) or _is_kept_in_a_class(code, parent):
+            message = (
+                f"{path} is kept here and called elsewhere, where its time-out cannot be seen; wrap it in a function"
+            )
+            yield code.fault(node, message)
 
 
-def _awaited_with_limit(code: Code, call: ast.Call) -> bool:
-    for around in code.around(call):
-        if isinstance(around, ast.Call) and code.dotted(around.func) == "asyncio.wait_for":
-            limits = [word.value for word in around.keywords if word.arg == "timeout"] or around.args[1:2]
-            return bool(limits) and _is_limit(limits[0])
-        if isinstance(around, ast.AsyncWith):
-            for item in around.items:
-                inner = item.context_expr
-                if isinstance(inner, ast.Call) and code.dotted(inner.func) in ("asyncio.timeout", "asyncio.timeout_at"):
-                    return bool(inner.args) and _is_limit(inner.args[0])
-    return False
+def _given(code: Code, call: ast.Call, path: str) -> Iterator[Fault]:
+    passes_on = code.dotted(call.func) in _PASSES_ON
+    executor = isinstance(call.func, ast.Attribute) and call.func.attr in ("submit", "run_in_executor")
+    later = [ast.keyword(None, word.value) for word in call.keywords if word.arg in ("kwargs", "kwds")]
+    keywords = call.keywords if passes_on or executor else later
+    yield from judge_call(code, ast.copy_location(ast.Call(call.func, [], keywords), call), path, Waits())
 
 
-def _is_opener(code: Code, call: ast.Call) -> bool:
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "open":
+def _is_kept_in_a_class(code: Code, parent: ast.AST | None) -> bool:
+    """`class A: get = urlopen`, `self.get = urlopen`: no alias that a later call could be followed to."""
+    if not isinstance(parent, ast.Assign):
         return False
-    owner = call.func.value
-    if isinstance(owner, ast.Call):
-        return code.dotted(owner.func) == "urllib.request.build_opener"
-    made = [one for one in code.calls() if code.dotted(one.func) == "urllib.request.build_opener"]
-    return any(_target_of(code, one) == ast.unparse(owner) for one in made)
-
-
-def _handed_on(code: Code, call: ast.Call, path: str | None) -> Iterator[Fault]:
-    """A network function given to another to call: the time-out has to stand beside it."""
-    passes_on = path in _PASSES_ON or (
-        isinstance(call.func, ast.Attribute) and call.func.attr in ("submit", "map", "run_in_executor")
+    return isinstance(code.parent(parent), ast.ClassDef) or any(
+        isinstance(target, ast.Attribute | ast.Subscript) for target in parent.targets
     )
-    if not passes_on:
-        return
-    for argument in call.args:
-        handed = None if isinstance(argument, ast.Call) else code.dotted(argument)
-        if handed in _CALLS:
-            yield from _judge(code, ast.copy_location(ast.Call(argument, [], call.keywords), call), handed, _Waits())
