@@ -24,7 +24,7 @@ from engine.models.config import end_of_text_ids
 from engine.models.decoder import Decoder
 from engine.models.loader import load_target, read_model_config, shards
 from engine.options import OneLineParser
-from engine.runtime import resolve_dtype
+from engine.runtime import best_device, resolve_dtype
 from engine.tokenizer import load_tokenizer
 from engine.training.blocks import Passage
 from engine.training.corpus import Corpus, CorpusKey
@@ -65,6 +65,7 @@ def main(argv: Sequence[str]) -> int:
     torch.set_num_threads(options.threads or torch.get_num_threads())
     folder = Path(options.model)
     target = load_target(folder, resolve_dtype("auto", read_model_config(folder)))
+    target.place(best_device())
     taps = _taps(options.taps, target.config.layers)
     places = _Places(
         Path(options.work) if options.work else cache_root() / "training" / Path(options.out).resolve().name
@@ -84,6 +85,7 @@ def main(argv: Sequence[str]) -> int:
     ticker.note(f"{len(corpus.records)} answers, {corpus.response_tokens} tokens in {places.corpus}")
     drafter = _first_drafter(options, target, taps, corpus)
     plan = Plan(options.steps, options.budget_minutes * 60, seed=options.seed, learning_rate=options.learning_rate)
+    drafter.place(target.device)
     trainer = Trainer(drafter.to(target.dtype), target, corpus, plan)
     if options.resume:
         trainer.load(places.checkpoint)

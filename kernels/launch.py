@@ -87,13 +87,13 @@ def jit(*, varying: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Any
     return decorate
 
 
-def on_triton(x: Tensor) -> bool:
+def on_triton(x: Tensor, *others: Tensor) -> bool:
     """Whether an operation on `x` runs as a Triton kernel: on a GPU, and on a CPU under Triton's interpreter.
 
-    Not where a gradient is wanted: the kernels have none, so training takes the torch reference on every device. Raises
-    RuntimeError on a GPU without Triton.
+    Not where a gradient of it or of `others` is wanted: the kernels have none, so training takes the torch reference on every
+    device. Raises RuntimeError on a GPU without Triton.
     """
-    if x.requires_grad and torch.is_grad_enabled():
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *others)):
         return False
     if not x.is_cuda:
         return INTERPRETED and x.device.type == "cpu"

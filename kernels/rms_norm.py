@@ -16,7 +16,7 @@ from kernels.launch import Argument, Case, Floor, Gpu, Launch, cdiv, gpu_of, jit
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., size], weight [size] -> x's shape and dtype."""
-    if not on_triton(x):
+    if not on_triton(x, weight):
         return reference(x, weight, eps)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     launch(x.reshape(-1, x.shape[-1]), None, weight, eps, out.view(-1, x.shape[-1]), gpu_of(x)).run()
@@ -25,7 +25,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x += delta in place, then its norm: x (contiguous) and delta [..., size], weight [size] -> the norm of the new x."""
-    if not on_triton(x):
+    if not on_triton(x, weight):
         return reference(x.add_(delta), weight, eps)
     require(x.is_contiguous(), "x", "contiguous, being changed in place", f"strided {x.stride()}")
     require(delta.shape == x.shape, "delta", f"shaped {tuple(x.shape)} like x", tuple(delta.shape))

@@ -43,6 +43,10 @@ class Blocks:
     def block_size(self) -> int:
         return self.token_ids.shape[1]
 
+    def on(self, device: torch.device) -> "Blocks":
+        """The same blocks on `device`."""
+        return Blocks(**{name: tensor.to(device) for name, tensor in vars(self).items()})
+
     def inputs(self, mask_token_id: int) -> Tensor:
         """What the drafter is given: the anchor's token, then masks; int64 [blocks * block_size]."""
         masked = torch.full_like(self.token_ids, mask_token_id)
@@ -51,7 +55,7 @@ class Blocks:
 
     def block_positions(self) -> Tensor:
         """Absolute position of every block row, int64 [blocks * block_size]."""
-        return (self.anchors[:, None] + torch.arange(self.block_size)).flatten()
+        return (self.anchors[:, None] + torch.arange(self.block_size, device=self.anchors.device)).flatten()
 
     def visible_context(self) -> Tensor:
         """bool [blocks, rows]: the context rows a block sees."""
@@ -67,18 +71,19 @@ def anchor_positions(passage: Passage) -> range:
 def draw_anchors(passage: Passage, count: int, dice: torch.Generator) -> list[int]:
     """Up to `count` different anchors, drawn evenly."""
     places = anchor_positions(passage)
-    chosen: list[int] = torch.randperm(len(places), generator=dice)[:count].tolist()
+    chosen: list[int] = torch.randperm(len(places), generator=dice, device="cpu")[:count].tolist()
     return sorted(places[index] for index in chosen)
 
 
 def pack_blocks(passages: Sequence[Passage], anchors: Sequence[Sequence[int]], block_size: int) -> Blocks:
-    """Blocks at the given anchors of each response; context rows no block can see are left out."""
+    """Blocks at the given anchors of each response, in main memory; context rows no block can see are left out."""
+    host = torch.device("cpu")
     features, positions, owners, starts, block_owners, tokens, trained = [], [], [], [], [], [], []
     for owner, (passage, places) in enumerate(zip(passages, anchors, strict=True)):
         seen = max(places, default=0)
         features.append(passage.features[:seen])
-        positions.append(torch.arange(seen))
-        owners.append(torch.full((seen,), owner))
+        positions.append(torch.arange(seen, device=host))
+        owners.append(torch.full((seen,), owner, device=host))
         for anchor in places:
             window = list(passage.token_ids[anchor : anchor + block_size])
             missing = block_size - len(window)
@@ -90,10 +95,10 @@ def pack_blocks(passages: Sequence[Passage], anchors: Sequence[Sequence[int]], b
         torch.cat(features),
         torch.cat(positions),
         torch.cat(owners),
-        torch.tensor(starts),
-        torch.tensor(block_owners),
-        torch.tensor(tokens),
-        torch.tensor(trained),
+        torch.tensor(starts, device=host),
+        torch.tensor(block_owners, device=host),
+        torch.tensor(tokens, device=host),
+        torch.tensor(trained, device=host),
     )
 
 

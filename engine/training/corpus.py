@@ -60,7 +60,9 @@ class Corpus:
 
     def answer_ids(self) -> Tensor:
         """The tokens of all answers, int64: what a drafter is to propose."""
-        return torch.tensor([token for record in self.records for token in record.token_ids[record.prompt_tokens :]])
+        return torch.tensor(
+            [token for record in self.records for token in record.token_ids[record.prompt_tokens :]], device="cpu"
+        )
 
 
 def read_corpus(folder: Path, key: CorpusKey) -> Corpus:

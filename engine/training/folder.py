@@ -14,6 +14,7 @@ from engine.drafter_config import DrafterConfig
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.loader import FUSED, checkpoint_names
+from engine.models.rope import Rope
 
 
 def drafter_config(
@@ -21,8 +22,8 @@ def drafter_config(
 ) -> DrafterConfig:
     """A drafter with the target's own layer sizes, full attention in every layer.
 
-    A target with latent attention caches one wide head for all; its drafter gets plain heads as wide as the target's values,
-    eight or so to a cached one.
+    Its positions are never stretched, whatever the target's are: it is trained on the positions it meets. A target with latent
+    attention caches one wide head for all; its drafter gets plain heads as wide as the target's values, eight or so to a cached one.
     """
     kv_heads, head_dim = target.kv_heads, target.head_dim
     if target.latent:
@@ -37,7 +38,7 @@ def drafter_config(
         kv_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=target.rms_norm_eps,
-        rope=target.rope,
+        rope=Rope(target.rope.theta),
         vocab_size=target.vocab_size,
         attention_bias=False,
         block_size=block_size,
@@ -65,7 +66,7 @@ def new_drafter(config: DrafterConfig, target: Decoder, seed: int) -> Drafter:
     }
     weights["norm.weight"] = target.norm.weight
     weights["hidden_norm.weight"] = weights["layers.0.input_layernorm.weight"]
-    dice = torch.Generator().manual_seed(seed)
+    dice = torch.Generator("cpu").manual_seed(seed)
     with torch.no_grad():
         for name, parameter in own.items():
             if name in weights and weights[name].shape == parameter.shape:
@@ -75,7 +76,7 @@ def new_drafter(config: DrafterConfig, target: Decoder, seed: int) -> Drafter:
             else:
                 parameter.normal_(std=0.02, generator=dice)
         drafter.fc.weight.normal_(std=0.005, generator=dice)
-        drafter.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
+        drafter.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size, device="cpu")
     return drafter.requires_grad_(True).train()
 
 

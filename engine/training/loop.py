@@ -62,7 +62,8 @@ class Trainer:
         if not corpus.records:
             raise EngineError("there is no response to train on", mend="generate some first")
         self.drafter, self.target, self.corpus, self.plan = drafter, target, corpus, plan
-        self.vocabulary = DraftVocabulary.of(corpus.answer_ids(), target.config.vocab_size, plan.exact_tokens)
+        vocabulary = DraftVocabulary.of(corpus.answer_ids(), target.config.vocab_size, plan.exact_tokens)
+        self.vocabulary = vocabulary.on(target.device)
         self.parameters = list(drafter.parameters())
         self.masters = [parameter.detach().float().clone() for parameter in self.parameters]
         self.optimiser = torch.optim.AdamW(
@@ -135,19 +136,18 @@ class Trainer:
 
     def _draw(self, step: int) -> tuple[Blocks, torch.Tensor, list[str]]:
         """The blocks of a step, other tokens, and the responses' kinds; the order is shuffled anew each epoch, anchors are random."""
-        dice = torch.Generator().manual_seed(self.plan.seed * 1_000_003 + step)
+        dice = torch.Generator("cpu").manual_seed(self.plan.seed * 1_000_003 + step)
         records, wanted = self.corpus.records, self.plan.responses_a_step
         passages, anchors, kinds = [], [], []
         for turn in range(step * wanted, (step + 1) * wanted):
-            order = torch.randperm(
-                len(records), generator=torch.Generator().manual_seed(self.plan.seed + turn // len(records))
-            )
+            epoch = torch.Generator("cpu").manual_seed(self.plan.seed + turn // len(records))
+            order = torch.randperm(len(records), generator=epoch, device="cpu")
             record = records[int(order[turn % len(records)])]
             passage = Passage(record.token_ids, self.corpus.features(record), record.prompt_tokens)
             passages.append(passage)
             kinds.append(record.kind)
             anchors.append(draw_anchors(passage, self.plan.anchors_a_response, dice))
-        blocks = pack_blocks(passages, anchors, self.drafter.config.block_size)
+        blocks = pack_blocks(passages, anchors, self.drafter.config.block_size).on(self.target.device)
         return blocks, self.vocabulary.draw_others(self.plan.others_a_step, dice), kinds
 
     def save(self, path: Path) -> None:
@@ -171,7 +171,7 @@ class Trainer:
 
     def load(self, path: Path) -> None:
         """Take up a saved state. Raises EngineError where the corpus is not the one it was trained on."""
-        state: dict[str, Any] = torch.load(path, weights_only=True)
+        state: dict[str, Any] = torch.load(path, weights_only=True, map_location=self.target.device)
         if state["records"] != len(self.corpus.records):
             raise EngineError(
                 f"the checkpoint was trained on {state['records']} responses, the corpus holds {len(self.corpus.records)}",

@@ -1,5 +1,6 @@
 """The training objective: weighted cross-entropy of every slot of every block, over a draft vocabulary."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -28,14 +29,18 @@ class DraftVocabulary:
         counts = token_ids.bincount(minlength=vocab_size)
         by_count = counts.argsort(descending=True, stable=True)[: int((counts > 0).sum())]
         present = (by_count[:most] if most else by_count).sort().values
-        places = torch.full((vocab_size,), -1)
-        places[present] = torch.arange(len(present))
+        places = torch.full((vocab_size,), -1, device=present.device)
+        places[present] = torch.arange(len(present), device=present.device)
         return DraftVocabulary(present, places)
+
+    def on(self, device: torch.device) -> "DraftVocabulary":
+        """The same vocabulary on `device`."""
+        return DraftVocabulary(self.token_ids.to(device), self.places.to(device))
 
     def draw_others(self, count: int, dice: torch.Generator) -> Tensor:
         """Up to `count` tokens outside the vocabulary, drawn evenly, int64."""
         absent = (self.places < 0).nonzero()[:, 0]
-        return absent[torch.randperm(len(absent), generator=dice)[:count]]
+        return absent[torch.randperm(len(absent), generator=dice, device="cpu")[:count].to(absent.device)]
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ def draft_hidden(drafter: Drafter, target: Decoder, blocks: Blocks) -> Tensor:
 
 def slot_weights(block_size: int, gamma: float) -> Tensor:
     """exp(-(k - 1) / gamma) for slots k = 1 .. block_size - 1: an early miss costs all that follows it."""
-    return torch.exp(-torch.arange(block_size - 1) / gamma)
+    return torch.exp(-torch.arange(block_size - 1, device="cpu") / gamma)
 
 
 def score_blocks(
@@ -83,12 +88,12 @@ def score_blocks(
     logits = F.linear(hidden[trained], rows).float()
     if len(others):
         absent = len(vocabulary.places) - len(exact)
-        stand_for = torch.zeros(len(rows))
-        stand_for[len(exact) :] = torch.tensor(absent / len(others)).log()
+        stand_for = torch.zeros(len(rows), device=rows.device)
+        stand_for[len(exact) :] = math.log(absent / len(others))
         logits = logits + stand_for
     losses = F.cross_entropy(logits, labels[trained], reduction="none")
-    weights = slot_weights(blocks.block_size, gamma).expand_as(trained)[trained]
-    correct = torch.zeros(trained.shape)
+    weights = slot_weights(blocks.block_size, gamma).to(rows.device).expand_as(trained)[trained]
+    correct = torch.zeros(trained.shape, device=rows.device)
     correct[trained] = (logits.detach().argmax(-1) == labels[trained]).float()
     return BlockScore((losses * weights).sum() / weights.sum(), 1.0 + correct.cumprod(dim=1).sum(dim=1))
 

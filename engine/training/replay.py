@@ -105,7 +105,8 @@ def replay(
     ranks = head.ranks(max(budgets, default=1) or 1)
     candidates: list[Candidates] = []
     for first in range(0, len(anchors), BLOCKS_A_FORWARD):
-        blocks = pack_blocks([passage], [anchors[first : first + BLOCKS_A_FORWARD]], drafter.config.block_size)
+        packed = pack_blocks([passage], [anchors[first : first + BLOCKS_A_FORWARD]], drafter.config.block_size)
+        blocks = packed.on(target.device)
         for hidden in draft_hidden(drafter, target, blocks)[:, 1:].to(target.dtype):
             places, log_probs = draft_topk(head.logits(target, hidden), ranks)
             candidates.append((head.tokens(places).tolist(), log_probs.tolist()))

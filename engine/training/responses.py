@@ -61,8 +61,8 @@ class _SlotCache:
     def __init__(self, target: Decoder, slots: int, capacity: int, dtype: torch.dtype) -> None:
         config = target.config
         shape = (config.layers, slots, config.kv_heads, capacity, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype).transpose(-1, -2).contiguous()
-        self.values = torch.zeros(shape, dtype=dtype)
+        self.keys = torch.zeros(shape, dtype=dtype, device=target.device).transpose(-1, -2).contiguous()
+        self.values = torch.zeros(shape, dtype=dtype, device=target.device)
 
 
 @torch.inference_mode()
@@ -82,7 +82,7 @@ def answer(
     """
     dtype = target.dtype
     cache = _SlotCache(target, slots, capacity, dtype)
-    dice = torch.Generator().manual_seed(seed)
+    dice = torch.Generator("cpu").manual_seed(seed)
     waiting = iter(questions)
     free = list(range(slots))
     running: list[_Running] = []
@@ -114,15 +114,16 @@ def _step(
     """One forward over every decoding response's newest token and every admitted prompt; appends one token to each."""
     everyone = decoding + admitted
     counts = [len(one.token_ids) - one.fed for one in everyone]
-    token_ids = torch.tensor([token for one in everyone for token in one.token_ids[one.fed :]])
-    positions = torch.cat([torch.arange(one.fed, len(one.token_ids)) for one in everyone])
+    device = target.device
+    token_ids = torch.tensor([token for one in everyone for token in one.token_ids[one.fed :]], device=device)
+    positions = torch.tensor([place for one in everyone for place in range(one.fed, len(one.token_ids))], device=device)
     latent = target.config.latent
     attend = _Attention(cache, decoding, admitted, latent.rank if latent else 0)
     hidden, features = target(token_ids, positions, attend, taps)
-    ends = torch.tensor(counts).cumsum(0)
+    ends = torch.tensor(counts, device=device).cumsum(0)
     next_ids = _choose(target.logits(hidden[ends - 1]), everyone, dice)
     for one, chunk, token in zip(everyone, features.split(counts), next_ids, strict=True):
-        one.chunks.append(chunk.to(torch.bfloat16).clone())
+        one.chunks.append(chunk.to("cpu", torch.bfloat16, copy=True))
         one.fed = len(one.token_ids)
         one.token_ids.append(token)
 
@@ -132,12 +133,14 @@ class _Attention:
 
     def __init__(self, cache: _SlotCache, decoding: list[_Running], admitted: list[_Running], latent_rank: int) -> None:
         self.cache, self.latent_rank = cache, latent_rank
-        self.slots = torch.tensor([one.slot for one in decoding], dtype=torch.int64)
-        self.places = torch.tensor([one.fed for one in decoding], dtype=torch.int64)
-        longest = int(self.places.max()) + 1 if decoding else 0
+        device = cache.keys.device
+        self.slots = torch.tensor([one.slot for one in decoding], dtype=torch.int64, device=device)
+        self.places = torch.tensor([one.fed for one in decoding], dtype=torch.int64, device=device)
+        longest = max((one.fed for one in decoding), default=-1) + 1
         self.longest = longest
-        last_seen = torch.zeros(cache.keys.shape[1], dtype=torch.int64).index_put((self.slots,), self.places)
-        unseen = torch.arange(longest) > last_seen[:, None]  # [slots, longest]
+        idle = torch.zeros(cache.keys.shape[1], dtype=torch.int64, device=device)
+        last_seen = idle.index_put((self.slots,), self.places)
+        unseen = torch.arange(longest, device=device) > last_seen[:, None]  # [slots, longest]
         self.unseen = unseen[:, None, None]
         self.prompts = [(one.slot, len(one.token_ids)) for one in admitted]
 
@@ -195,10 +198,10 @@ def _choose(logits: Tensor, everyone: list[_Running], dice: torch.Generator) -> 
     chosen = logits.max(dim=-1).indices  # six times as fast as argmax in bfloat16, and the first of equals too
     sampled = [row for row, one in enumerate(everyone) if one.question.temperature > 0]
     if sampled:
-        temperatures = torch.tensor([everyone[row].question.temperature for row in sampled])
+        temperatures = torch.tensor([everyone[row].question.temperature for row in sampled], device="cpu")
         top, ids = logits[sampled].float().topk(min(50, logits.shape[-1]), dim=-1)
-        drawn = torch.multinomial((top / temperatures[:, None]).softmax(dim=-1), 1, generator=dice)
-        chosen[sampled] = ids.gather(1, drawn)[:, 0]
+        drawn = torch.multinomial((top.cpu() / temperatures[:, None]).softmax(dim=-1), 1, generator=dice)
+        chosen[sampled] = ids.gather(1, drawn.to(ids.device))[:, 0]
     result: list[int] = chosen.tolist()
     return result
 
