@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from console.audit import Entry, append
 from console.box import empty_log, journal
+from console.box.as_root import SudoRefused
 from console.box.connection import connect
 from console.box.empty_log import EmptyLog
-from console.box.errors import LinkError
+from console.box.errors import LinkError, NotAllowed
 from console.box.prompts import Prompts
 from console.box.services import pick_manager
 from console.box.target import Scope, Target
@@ -149,8 +150,12 @@ class Host:
                 yield item
 
     async def change_under_way(self) -> UnderWay | None:
-        """The settings change that the box works on now, whoever asked for it."""
-        return await reconfigure.change_under_way(self.site)
+        """The settings change that the box works on now, whoever asked for it; None, too, for a login that may not see it
+        and so could give it no word."""
+        try:
+            return await reconfigure.change_under_way(self.site)
+        except (NotAllowed, SudoRefused):
+            return None
 
     async def follow_change(self, request_id: str) -> AsyncIterator[Phase | Outcome]:
         """A change that somebody asked for, from its first phase to its Outcome. Only looks."""

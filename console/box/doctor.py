@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from console.box.as_root import AsRoot, Files, SudoRefused
 from console.box.check import Check as Check
 from console.box.check import Verdict
 from console.box.connection import Connection
 from console.box.doctor_link import LinkFindings, judge_link, look_at_link
 from console.box.doctor_machine import judge_machine
 from console.box.empty_log import EmptyLog, why_empty
-from console.box.errors import BoxError, NoSuchFile
+from console.box.errors import BoxError, NoSuchFile, NotAllowed
 from console.box.facts import BoxFacts
 from console.box.interpreter import survey
 from console.box.layout import IDENTIFIER, Layout
@@ -37,8 +38,8 @@ class Findings:
     service: ServiceState | str
     """A string is why the manager did not answer."""
     survey: Mapping[str, Any]
-    settings: Mapping[str, Any] | str | None
-    """None: no file; a string: why it cannot be read."""
+    settings: Mapping[str, Any] | str | NotAllowed | SudoRefused | None
+    """None: no file; a string: why it cannot be read; an error: this login may not read it."""
     model: ModelFolders | None
     log: EmptyLog | None = None
     """Why the unit's log would be empty, whether it is or not; None where nothing hides it."""
@@ -59,7 +60,8 @@ async def look(connection: Connection, manager: ServiceManager) -> Findings:
         service = await manager.state()
     except BoxError as error:
         service = str(error)
-    settings = await _settings(connection, layout)
+    files: Files = AsRoot(connection) if manager.needs_sudo else connection
+    settings = await _settings(files, layout)
     server = settings.get("server", {}) if isinstance(settings, Mapping) else {}
     arguments = [
         "--packages",
@@ -70,7 +72,7 @@ async def look(connection: Connection, manager: ServiceManager) -> Findings:
         "--port",
         str(server.get("port", 8765)),
     ]
-    if await connection.exists(layout.python):
+    if await _is_there(connection, layout.python):
         arguments += ["--python", layout.python]
     model = settings.get("model", {}) if isinstance(settings, Mapping) else {}
     installed = isinstance(service, ServiceState) and service.state != "not-installed"
@@ -81,46 +83,59 @@ async def look(connection: Connection, manager: ServiceManager) -> Findings:
         service=service,
         survey=await survey(connection, *arguments),
         settings=settings,
-        model=await _model_folders(connection, model) if model.get("path") else None,
+        model=await _model_folders(files, model) if model.get("path") else None,
         log=await why_empty(connection, manager) if installed else None,
         bundled=manager.identifier == IDENTIFIER,
     )
 
 
-async def _settings(connection: Connection, layout: Layout) -> Mapping[str, Any] | str | None:
+async def _settings(files: Files, layout: Layout) -> Mapping[str, Any] | str | NotAllowed | SudoRefused | None:
     try:
-        return tomllib.loads((await connection.read(layout.settings)).decode())
+        return tomllib.loads((await files.read(layout.settings)).decode())
     except NoSuchFile:
         return None
+    except (NotAllowed, SudoRefused) as error:
+        return error
     except ValueError as error:
         return str(error)
 
 
-async def _model_folders(connection: Connection, model: Mapping[str, Any]) -> ModelFolders:
+async def _is_there(files: Files, path: str) -> bool:
+    """Whether this login finds it there."""
+    try:
+        return await files.exists(path)
+    except (NotAllowed, SudoRefused):
+        return False
+
+
+async def _model_folders(files: Files, model: Mapping[str, Any]) -> ModelFolders:
     path, drafter = str(model["path"]), str(model.get("drafter", ""))
-    index = await _json(connection, f"{path}/model.safetensors.index.json")
+    index = await _json(files, f"{path}/model.safetensors.index.json")
     shards = sorted(set((index or {}).get("weight_map", {}).values())) or ["model.safetensors"]
     return ModelFolders(
         path=path,
-        config=await _json(connection, f"{path}/config.json"),
-        missing_shards=tuple([shard for shard in shards if not await connection.exists(f"{path}/{shard}")]),
-        has_tokenizer=await connection.exists(f"{path}/tokenizer.json"),
+        config=await _json(files, f"{path}/config.json"),
+        missing_shards=tuple([shard for shard in shards if not await _is_there(files, f"{path}/{shard}")]),
+        has_tokenizer=await _is_there(files, f"{path}/tokenizer.json"),
         drafter=drafter,
-        drafter_config=await _json(connection, f"{drafter}/config.json") if drafter else None,
-        weight_bytes=await _bytes_of(connection, [f"{path}/{shard}" for shard in shards]),
+        drafter_config=await _json(files, f"{drafter}/config.json") if drafter else None,
+        weight_bytes=await _bytes_of(files, [f"{path}/{shard}" for shard in shards]),
     )
 
 
-async def _bytes_of(connection: Connection, files: list[str]) -> int | None:
-    """The files' sizes together; None when one of them is not there."""
-    shown = await connection.run(["stat", "--dereference", "--format=%s", "--", *files])
+async def _bytes_of(files: Files, paths: list[str]) -> int | None:
+    """The files' sizes together; None when one of them is not there, or may not be looked at."""
+    try:
+        shown = await files.run(["stat", "--dereference", "--format=%s", "--", *paths])
+    except SudoRefused:
+        return None
     return sum(map(int, shown.stdout.split())) if shown.exit_status == 0 else None
 
 
-async def _json(connection: Connection, path: str) -> dict[str, Any] | None:
+async def _json(files: Files, path: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(await connection.read(path))
-    except (NoSuchFile, ValueError):
+        found = json.loads(await files.read(path))
+    except (NoSuchFile, NotAllowed, SudoRefused, ValueError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -252,6 +267,9 @@ def _service(found: Findings) -> list[Check]:
         checks.append(
             Check("service", "settings", "fail", f"{found.layout.settings}: {found.settings}", "mend the file's TOML")
         )
+    elif isinstance(found.settings, NotAllowed | SudoRefused):
+        change = found.settings.mend or f"log in as the owner of {found.layout.settings}"
+        checks.append(Check("service", "settings", "warn", f"{found.layout.settings}: {found.settings.what}", change))
     elif found.settings is None and found.bundled:
         checks.append(
             Check("service", "settings", "fail", f"there is no {found.layout.settings}", "ddtree install HOST")

@@ -68,5 +68,9 @@ class TransferError(BoxError):
     """A file could not be written, checked or read on the box."""
 
 
+class NotAllowed(TransferError):
+    """The login on the box may not read or write there."""
+
+
 class NoSuchFile(TransferError):
     """The file to read is not there."""

@@ -10,8 +10,9 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
+from console.box.as_root import SUDO, refusal
 from console.box.connection import Connection
 from console.box.errors import BoxError
 from console.box.journal import JournalSource
@@ -22,6 +23,7 @@ from console.box.values import Completed, ServiceState
 from console.errors import ExitCode
 
 Verb = Literal["start", "stop", "restart", "reset-failed"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
 POLL_S = 0.2
 SYSTEMCTL = "/usr/bin/systemctl"  # sudo compares whole argument vectors, so the path must be the one in sudoers
 
@@ -41,6 +43,11 @@ class ServiceManager(ABC):
         self.unit = layout.unit
         self.identifier = IDENTIFIER
         """SYSLOG_IDENTIFIER of the unit's lines; "" where the unit has none of its own."""
+
+    @property
+    def needs_sudo(self) -> bool:
+        """Whether the unit is another's than the login's, so that verbs and files are reached by sudo alone."""
+        return False
 
     @abstractmethod
     def verb_argv(self, verb: Verb) -> list[str]:
@@ -118,13 +125,15 @@ class Systemd(ServiceManager):
     def _systemctl(self) -> list[str]:
         return [SYSTEMCTL, "--user"] if self.scope == "user" else [SYSTEMCTL]
 
-    def _may_not(self) -> bool:
-        """Whether verbs need sudo: the login is not root and the unit is the system's."""
+    @property
+    def needs_sudo(self) -> bool:
         return self.scope == "system" and self.connection.uid != 0
 
     def verb_argv(self, verb: Verb) -> list[str]:
-        sudo = ["sudo", "-n"] if self._may_not() else []
-        return [*sudo, *self._systemctl(), "--no-block", verb, self.unit]
+        return [*self._sudo(), *self._systemctl(), "--no-block", verb, self.unit]
+
+    def _sudo(self) -> tuple[str, ...]:
+        return SUDO if self.needs_sudo else ()
 
     def state_argv(self) -> list[str]:
         return ["env", "TZ=UTC", *self.show_argv(PROPERTIES)]
@@ -136,20 +145,29 @@ class Systemd(ServiceManager):
     def detached_argv(self, name: str, argv: Sequence[str]) -> list[str]:
         """A transient unit: its name is the lock, and it needs no session to live on (user scope: needs linger)."""
         scope = ["--user"] if self.scope == "user" else []
-        return ["systemd-run", *scope, "--quiet", "--collect", f"--unit={name}", "--property=Type=exec", *argv]
+        return [
+            *self._sudo(),
+            "systemd-run",
+            *scope,
+            "--quiet",
+            "--collect",
+            f"--unit={name}",
+            "--property=Type=exec",
+            *argv,
+        ]
 
     def journal_source(self) -> JournalSource:
         return JournalSource(scope=self.scope, unit=self.unit, identifier=self.identifier)
 
     def _refused(self, what: str, done: Completed) -> ServiceError:
-        if self._may_not() and b"password is required" in done.stderr:
-            rules = ", ".join(
-                " ".join(self.verb_argv(verb)[2:]) for verb in ("start", "stop", "restart", "reset-failed")
-            )
+        said = refusal(done) if self.needs_sudo else None
+        if said is not None:
+            rules = ", ".join(" ".join(self.verb_argv(verb)[len(SUDO) :]) for verb in VERBS)
+            user = self.connection.facts.user
             return ServiceError(
-                "sudo asks for a password",
+                f"{what} as root is refused: {said}",
                 where=self.unit,
-                mend=f"allow {self.connection.facts.user} ALL=(root) NOPASSWD: {rules}",
+                mend=f"put this line in /etc/sudoers.d/ddtree there: {user} ALL=(root) NOPASSWD: {rules}",
                 exit_code=ExitCode.PRECONDITION,
             )
         return super()._refused(what, done)

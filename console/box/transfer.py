@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import asyncssh
 
-from console.box.errors import LinkLost, NoSuchFile, TransferError
+from console.box.errors import LinkLost, NoSuchFile, NotAllowed, TransferError
 
 SESSION_ENDED = (asyncssh.SFTPNoConnection, asyncssh.SFTPConnectionLost)
 
@@ -91,7 +91,7 @@ def transfer_error(error: Exception, path: str) -> TransferError | LinkLost:
     if isinstance(error, asyncssh.SFTPNoSuchFile | asyncssh.SFTPNoSuchPath):
         return NoSuchFile("no such file or folder on the box", where=path)
     if isinstance(error, asyncssh.SFTPPermissionDenied):
-        return TransferError("permission denied on the box", where=path)
+        return NotAllowed("permission denied on the box", where=path)
     if isinstance(error, SESSION_ENDED):
         return LinkLost("the SFTP session ended during a file transfer", where=path)
     return TransferError(

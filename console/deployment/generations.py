@@ -84,7 +84,7 @@ def tried_fractions(deployment: Deployment, generations: Sequence[Mapping[str, A
 async def read_generations(site: Site) -> list[dict[str, Any]]:
     """agent/apply.py's history, oldest first, with each file's text."""
     await read_base(site)
-    asked = await site.connection.run([site.python, "-", "--state", site.state, "history"], input=AGENT.read_bytes())
+    asked = await site.files.run([site.python, "-", "--state", site.state, "history"], input=AGENT.read_bytes())
     if asked.exit_status != 0:
         raise failed("the history cannot be read", asked.stderr, asked.exit_status, site.connection.target.name)
     generations: list[dict[str, Any]] = json.loads(asked.stdout)

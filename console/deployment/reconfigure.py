@@ -102,10 +102,10 @@ async def _model_facts(site: Site, values: Mapping[str, Any]) -> tuple[ModelFact
     if not path.startswith("/") and site.settings_file:
         return None, (f"{path} is no folder on the box: what fits cannot be told",)
     try:
-        target = json.loads(await site.connection.read(f"{path}/config.json"))
+        target = json.loads(await site.files.read(f"{path}/config.json"))
         drafter = None
         if drafter_path.startswith("/") or (drafter_path and not site.settings_file):
-            drafter = json.loads(await site.connection.read(f"{drafter_path}/config.json"))
+            drafter = json.loads(await site.files.read(f"{drafter_path}/config.json"))
     except NoSuchFile as error:
         return None, (f"{error}; the engine will refuse it",)
     return replace(model_facts(target, drafter), weight_bytes=await _weight_bytes(site, path)), ()
@@ -116,7 +116,7 @@ async def _weight_bytes(site: Site, folder: str) -> int | None:
     if not site.settings_file:
         return None  # the bundled engine's rule leaves the weights out
     try:
-        index = json.loads(await site.connection.read(f"{folder}/model.safetensors.index.json"))
+        index = json.loads(await site.files.read(f"{folder}/model.safetensors.index.json"))
     except (NoSuchFile, ValueError):
         return None
     total = index.get("metadata", {}).get("total_size")
@@ -132,9 +132,9 @@ async def find_strays(site: Site, plan: ChangePlan) -> tuple[Stray, ...]:
     agent = await _put_agent(site)
     file = f"{site.applies}/{request_id}.request.json"
     request = _request(site, plan, await read_base(site), operator(), Choices())
-    await site.connection.upload(json.dumps(request).encode(), file)
-    asked = await site.connection.run([site.python, agent, "--state", site.state, "strays", request_id])
-    await site.connection.run(["rm", "-f", "--", file])
+    await site.files.upload(json.dumps(request).encode(), file)
+    asked = await site.files.run([site.python, agent, "--state", site.state, "strays", request_id])
+    await site.files.run(["rm", "-f", "--", file])
     if asked.exit_status != 0:
         raise failed("the processes there cannot be told", asked.stderr, asked.exit_status, plan.host)
     return tuple(Stray(**one) for one in json.loads(asked.stdout))
@@ -154,7 +154,7 @@ async def apply(
     request; afterwards a link that stays down gives an Outcome "unknown".
     """
     request_id = request_id or new_request_id()
-    if not await site.connection.exists(f"{site.applies}/{request_id}.json"):
+    if not await site.files.exists(f"{site.applies}/{request_id}.json"):
         await _hand_over(site, plan, who or operator(), request_id, choices or Choices())
     async for item in follow(site, request_id):
         yield item
@@ -162,9 +162,7 @@ async def apply(
 
 async def say(site: Site, request_id: str, word: Literal["confirm", "revert"]) -> bool:
     """The operator's word on a change that waits for one. False: too late, the box had decided; `follow` tells how."""
-    asked = await site.connection.run(
-        [site.python, "-", "--state", site.state, word, request_id], input=AGENT.read_bytes()
-    )
+    asked = await site.files.run([site.python, "-", "--state", site.state, word, request_id], input=AGENT.read_bytes())
     if asked.exit_status not in (0, 3):
         raise failed(f"{word} did not reach the change", asked.stderr, asked.exit_status, site.connection.target.name)
     return asked.exit_status == 0
@@ -173,7 +171,7 @@ async def say(site: Site, request_id: str, word: Literal["confirm", "revert"]) -
 async def change_under_way(site: Site) -> UnderWay | None:
     """The change that the box works on now, whoever asked for it; None where there is none."""
     try:
-        report = json.loads(await site.connection.read(f"{site.state}/apply.json"))
+        report = json.loads(await site.files.read(f"{site.state}/apply.json"))
     except NoSuchFile:
         return None
     if report["status"] != "running":
@@ -203,7 +201,7 @@ async def follow(site: Site, request_id: str, *, only_look: bool = False) -> Asy
     last: dict[str, Any] | None = None
     while True:
         try:
-            report = json.loads(await site.connection.read(f"{site.applies}/{request_id}.json"))
+            report = json.loads(await site.files.read(f"{site.applies}/{request_id}.json"))
         except NoSuchFile:
             if time.monotonic() - began > FIRST_SIGN_S:
                 yield Outcome("unknown", request_id, "the box did not take up the request")
@@ -243,7 +241,7 @@ async def _hand_over(site: Site, plan: ChangePlan, who: str, request_id: str, ch
     base = await read_base(site)
     agent = await _put_agent(site)
     request = _request(site, plan, base, who, choices)
-    await site.connection.upload(json.dumps(request, indent=2).encode(), f"{site.applies}/{request_id}.request.json")
+    await site.files.upload(json.dumps(request, indent=2).encode(), f"{site.applies}/{request_id}.request.json")
     job = [site.python, agent, "--state", site.state, "run", request_id]
     started = await site.connection.run(site.manager.detached_argv(f"ddtree-apply-{request_id}", job))
     if started.exit_status != 0:
@@ -252,13 +250,13 @@ async def _hand_over(site: Site, plan: ChangePlan, who: str, request_id: str, ch
 
 async def _put_agent(site: Site) -> str:
     """The program of this console's release on the box, by the hash in its name."""
-    connection, program = site.connection, AGENT.read_bytes()
+    files, program = site.files, AGENT.read_bytes()
     agent = f"{site.state}/agents/apply-{hashlib.sha256(program).hexdigest()[:12]}.py"
-    made = await connection.run(["mkdir", "-p", "-m", "700", "--", f"{site.state}/agents", site.applies])
+    made = await files.run(["mkdir", "-p", "-m", "700", "--", f"{site.state}/agents", site.applies])
     if made.exit_status != 0:
-        raise failed(f"{site.state} cannot be made", made.stderr, made.exit_status, connection.target.name)
-    if not await connection.exists(agent):
-        await connection.upload(program, agent, mode=0o700)
+        raise failed(f"{site.state} cannot be made", made.stderr, made.exit_status, site.connection.target.name)
+    if not await files.exists(agent):
+        await files.upload(program, agent, mode=0o700)
     return agent
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+from console.box.as_root import AsRoot, Files
 from console.box.connection import Connection
 from console.box.errors import NoSuchFile
 from console.box.services import ServiceManager
@@ -56,6 +58,11 @@ class Site:
     settings_file: str = ""
     own_python: str = ""
 
+    @cached_property
+    def files(self) -> Files:
+        """Reads, writes and runs what belongs to the installation: as root where that is whose it is."""
+        return AsRoot(self.connection) if self.manager.needs_sudo else self.connection
+
     @property
     def settings(self) -> str:
         """The settings file on the box."""
@@ -97,7 +104,7 @@ async def read_base(site: Site) -> str:
             mend="move them into an EnvironmentFile, as docs/hosts.md shows",
         )
     try:
-        return (await site.connection.read(site.settings)).decode()
+        return (await site.files.read(site.settings)).decode()
     except NoSuchFile as error:
         raise ChangeError(
             f"no settings at {site.settings}",

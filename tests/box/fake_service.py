@@ -10,7 +10,8 @@ from console.box.connection import Connection
 from console.box.install import InstallRequest, install
 from console.box.layout import layout_for
 from console.box.services import ServiceManager, manager_for
-from console.box.target import DEFAULT_UNIT
+from console.box.target import DEFAULT_UNIT, Scope
+from console.box.unit_file import systemctl
 from console.deployment.bundled import first_settings_with
 
 FAKE = Path("tests/console/agent/fake_engine.py")
@@ -28,9 +29,9 @@ def request_for(box: Box, port: int) -> InstallRequest:
     )
 
 
-async def install_the_fake(box: Box, ops: Connection, port: int) -> ServiceManager:
-    """A user unit with the fake engine in the real one's place, serving on `port`."""
-    manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
+async def install_the_fake(box: Box, ops: Connection, port: int, scope: Scope = "user") -> ServiceManager:
+    """A unit with the fake engine in the real one's place, serving on `port`."""
+    manager = manager_for(ops, layout_for(scope, ops.home, DEFAULT_UNIT))
     async for _ in install(ops, manager, request_for(box, port)):
         pass
     layout = manager.layout
@@ -39,7 +40,7 @@ async def install_the_fake(box: Box, ops: Connection, port: int) -> ServiceManag
     fake = f"ExecStart={box.python} -S {box.checkout / FAKE} {layout.settings}"
     unit = unit.replace(real, fake).replace("WatchdogSec=", "#")  # it has no decode loop to feed it from
     await ops.upload(unit.encode(), layout.unit_file)
-    await ops.run(["systemctl", "--user", "daemon-reload"])
+    await ops.run([*systemctl(layout), "daemon-reload"])
     await manager.start()
     state = await manager.wait(lambda now: now.state in ("serving", "failed", "start-limit-hit"), 20)
     assert state.state == "serving"

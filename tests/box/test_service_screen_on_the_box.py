@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 from fake_service import install_the_fake
 from textual.pilot import Pilot
 
@@ -31,7 +31,7 @@ async def served(
 ) -> AsyncIterator[ServiceManager]:
     # The fake engine checks no files: the settings are read by nobody before the start.
     monkeypatch.setattr("console.deployment.bundled.Bundled.check_argv", lambda self, python: [])
-    manager = await install_the_fake(box, ops, 18861)
+    manager = await install_the_fake(box, ops, free_port())
     yield manager
     async for _ in uninstall(ops, manager):
         pass
