@@ -76,6 +76,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # python3 -I looks for
 import kit
 
 CURRENT = "now"
+AT_ONCE = 4  # requests beside each other, where the service allows as many: what holds one may not hold more
 
 
 def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -137,6 +138,23 @@ def measured(run: kit.Run, arm: str, level: int, speculation: Any = None) -> Dic
     return figures
 
 
+def holds(run: kit.Run, arm: str, level: int, speculation: Any = None) -> bool:
+    """Whether several requests of an arm beside each other come through at the longest context measured.
+
+    Memory that sufficed for a start may not suffice for the traffic. Raises Stop where it is the arm in force that fails.
+    """
+    settings = run.info.get("settings") or {}
+    count = min(AT_ONCE, int(settings.get("max_running_requests") or AT_ONCE))
+    try:
+        run.together(run.params["kind"], level, kit.WARM_TOKENS, count, speculation)
+    except kit.Stop as stop:
+        if stop.status != "engine" or arm == CURRENT:
+            raise
+        run.warn("fails_under_load", f"{arm}: {count} requests beside each other at {level} tokens: {stop}", arm=arm)
+        return False
+    return True
+
+
 def by_request(run: kit.Run) -> Mapping[str, Any]:
     """Each request chooses its arm."""
     params, arms = run.params, arms_of(run.params)
@@ -145,6 +163,8 @@ def by_request(run: kit.Run) -> Mapping[str, Any]:
         run.request(params["kind"], params["short"], kit.WARM_TOKENS, speculation=choice)
     if "speculation" in run.engine.refused:
         raise kit.Stop("missing", "the engine takes no budget with a request", "capability_missing")
+    while not holds(run, list(arms)[-1], contexts[-1], list(arms.values())[-1]):  # the widest tree is the last one
+        arms.popitem()
     declare_table(run)
     cells: List[Dict[str, Any]] = [{"arm": arm, "level": level} for arm in arms for level in contexts]
     rows = kit.rounds(
@@ -164,7 +184,12 @@ def by_restart(run: kit.Run, service: kit.Service) -> Mapping[str, Any]:
     began = run.elapsed_s
     for number, (rep, cell) in enumerate(order):
         arm = cell["arm"]
+        if arm not in arms:
+            continue
         service.start_with(arms[arm])
+        if rep == 0 and not holds(run, arm, contexts[-1]):
+            del arms[arm]
+            continue
         for level in contexts:
             run.request(params["kind"], level, kit.WARM_TOKENS)
             rows.append({**measured(run, arm, level), "arm": arm, "level": level, "rep": rep, "block": rep})

@@ -161,10 +161,10 @@ class Engine:
         if self.kind == "sglang" and not chat:
             return self._complete_sglang(prompt, max_tokens, ignore_eos)
         if self.kind == "vllm":
-            before = counters_of(self.text("/metrics") or "")
+            before = self.counters()
             answer = self._complete_openai(prompt, max_tokens, ignore_eos, seed, temperature, None, chat)
             counted = before and self.drafting
-            after = counters_of(self.text("/metrics") or "") if counted else {}
+            after = self.counters() if counted else {}
             n = None if answer.completion_tokens is None else answer.completion_tokens - 1
             steps = steps_between(before, after, n) if counted else None if self.drafting else n
             return replace(answer, steps={"steps": steps} if steps else None)
@@ -224,6 +224,10 @@ class Engine:
             response, _ = self._send("GET", path, None)
             data = response.read()
         return data.decode("utf-8", "replace") if response.status == 200 else None
+
+    def counters(self) -> dict[str, float]:
+        """vLLM's speculation counters now; empty where it does not draft."""
+        return counters_of(self.text("/metrics") or "")
 
     def _complete_openai(
         self, prompt: Sequence[int] | str, max_tokens: int, ignore_eos: bool, seed: int, temperature: float,

@@ -8,12 +8,13 @@ import os
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Mapping, Sequence
 
 from kit_end import Stop
 from kit_engine import Completion, Engine
 from kit_events import Events
+from kit_foreign import steps_between
 from kit_prompts import Prompts
 from kit_waits import thread_times, waited_s
 
@@ -116,11 +117,15 @@ class Run:
     def together(
         self, kind: str, prompt_tokens: int, output_tokens: int, count: int, speculation: Mapping[str, Any] | None
     ) -> list[dict[str, Any]]:
-        """`count` requests at the same moment, each on a connection of its own. Raises the first Stop of any of them."""
+        """`count` requests at the same moment, each on a connection of its own. Raises the first Stop of any of them.
+
+        vLLM counts the steps of all requests together; each gets its share of them by its tokens, so that their sum is exact.
+        """
         self.check()
         prompts = [self.prompts.make(kind, prompt_tokens) for _ in range(count)]
         while len(self.helpers) < count:
             self.helpers.append(self.engine.twin())
+        counted = self.engine.counters() if self.engine.kind == "vllm" else None
         with ThreadPoolExecutor(count) as pool:
             started = [
                 pool.submit(helper.complete, prompt, output_tokens, seed=self.seed, speculation=speculation)
@@ -128,6 +133,8 @@ class Run:
             ]
             answers = [one.result() for one in started]
         self.check()
+        if counted:
+            answers = shared_steps(answers, counted, self.engine.counters())
         return [figures(answer, prompt_tokens, kind) for answer in answers]
 
     def gap_nat(self, prompt: Sequence[int]) -> float | None:
@@ -210,6 +217,17 @@ def figures(answer: Completion, prompt_tokens: int, kind: str) -> dict[str, Any]
         "out_sha": hashlib.sha256(repr(tuple(words)).encode()).hexdigest()[:16],
         "engine_src": source,
     }
+
+
+def shared_steps(
+    answers: Sequence[Completion], before: Mapping[str, float], after: Mapping[str, float]
+) -> list[Completion]:
+    """Answers that ran beside each other with the steps counted for all of them, shared out by their tokens."""
+    tokens = [(answer.completion_tokens or 0) - 1 for answer in answers]
+    whole = steps_between(before, after, sum(tokens)) if all(count > 0 for count in tokens) else None
+    if whole is None:
+        return [replace(answer, steps=None) for answer in answers]
+    return [replace(answer, steps={"steps": whole * count / sum(tokens)}) for answer, count in zip(answers, tokens)]
 
 
 STAGES = ("draft", "build", "verify", "walk", "commit", "host")

@@ -49,6 +49,10 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE sample ADD COLUMN throttle TEXT;
     CREATE INDEX golden_by_run ON golden(run_id);
     """,
+    """
+    ALTER TABLE env ADD COLUMN model_sha TEXT;
+    ALTER TABLE env ADD COLUMN drafter_sha TEXT;
+    """,
 )
 
 

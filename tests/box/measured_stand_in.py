@@ -3,6 +3,7 @@
     measured_stand_in.py sglang.launch_server ARGUMENTS…
 
 A step costs 4 ms and 0.1 ms a node of the tree; a tree of 16 nodes keeps four tokens, a smaller one two, a larger one five.
+One of more than 64 starts well, and runs out of memory where two requests run beside each other.
 The real engine needs a GPU. Standard library only.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import sys
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "playbooks"))
@@ -23,6 +25,26 @@ def option(name: str, default: str = "") -> str:
 
 ALGORITHM = option("--speculative-algorithm")
 BUDGET = int(option("--speculative-ddtree-budget", "64"))
+
+
+LARGEST = 64
+
+
+class Beside:
+    """How many requests are answered now; a lock around it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lock = Lock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+beside = Beside()
 
 
 def kept() -> int:
@@ -60,7 +82,17 @@ class Started(SGLang):
             return self.answer({"usage": {"completion_tokens": self.body()["max_tokens"]}})
         if self.path == "/v1/chat/completions":
             return self.chat(self.body()["max_tokens"])
-        return super().do_POST()
+        with beside:
+            beside.count += 1
+            crowded = beside.count > 1 and BUDGET > LARGEST
+        try:
+            if crowded:
+                message = "CUDA out of memory. Tried to allocate 32.00 MiB"
+                return self.answer({"error": {"message": message}}, 500)
+            return super().do_POST()
+        finally:
+            with beside:
+                beside.count -= 1
 
     def chat(self, tokens: int) -> None:
         """With a parser the text comes as reasoning, in chunks of three steps."""

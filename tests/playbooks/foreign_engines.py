@@ -103,6 +103,7 @@ class SGLang(_Engine):
 class VLLM(_Engine):
     """Counts drafts in Prometheus counters; a step's tokens come in one chunk."""
 
+    counting: ClassVar[threading.Lock] = threading.Lock()
     drafts: ClassVar[int] = 0
     accepted: ClassVar[int] = 0
     seen: ClassVar[list[dict[str, Any]]] = []
@@ -136,7 +137,9 @@ class VLLM(_Engine):
                 kept = min(COMMIT, wanted - sent)
                 ids = [(sent * 7919 + i * 104729) % 5003 for i in range(kept)]
                 yield {"choices": [{"text": "b" * kept, "token_ids": ids}]}
-                kind.drafts, kind.accepted, sent = kind.drafts + 1, kind.accepted + kept - 1, sent + kept
+                with kind.counting:
+                    kind.drafts, kind.accepted = kind.drafts + 1, kind.accepted + kept - 1
+                sent += kept
             yield {"choices": [{"text": "", "finish_reason": "length"}]}
             yield {"choices": [], "usage": {"prompt_tokens": len(body["prompt"]), "completion_tokens": sent}}
 

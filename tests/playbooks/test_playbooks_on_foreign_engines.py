@@ -68,7 +68,10 @@ def test_an_engine_that_counts_no_tokens_gets_text_of_about_the_length() -> None
     ("script", "message"),
     [
         ("lossless", "sglang takes no choice of speculation with a request"),
-        ("budget_sweep", "this playbook restarts the service, which only a run from the console may: ddtree run HOST …"),
+        (
+            "budget_sweep",
+            "this playbook restarts the service, which only a run from the console may: ddtree run HOST …",
+        ),
     ],
 )
 def test_what_needs_a_choice_with_each_request_says_so(script: str, message: str) -> None:
@@ -77,6 +80,21 @@ def test_what_needs_a_choice_with_each_request_says_so(script: str, message: str
     assert code == 4
     error = next(event for event in events if event["type"] == "error")
     assert error["msg"] == message
+
+
+@pytest.mark.parametrize("kind", [SGLang, VLLM])
+def test_requests_beside_each_other_have_their_steps_counted_as_well(kind: Any) -> None:
+    with serving_stand_in(kind) as url:
+        code, events, stderr = by_hand("concurrency_sweep", url, "levels=[1,3]", "tokens=61", "prompt=40")
+    assert code == 0, stderr
+    rows = [event["req"] for event in events if event["type"] == "sample"]
+    assert {(one["arm"], one["level"]) for one in rows} == {("now", 1), ("now", 3)}
+    for level, steps in ((1, 20), (3, 60)):
+        bursts: dict[int, float] = {}
+        for one in rows:
+            if one["level"] == level:
+                bursts[one["burst"]] = bursts.get(one["burst"], 0.0) + one["steps"]
+        assert list(bursts.values()) == pytest.approx([steps, steps])
 
 
 def test_a_stranger_is_named_as_such() -> None:
