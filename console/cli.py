@@ -79,7 +79,12 @@ def _session(options: Mapping[str, Any]) -> Session:
         read_only=bool(options["read-only"]),
         plain=plain,
         accept_host_key=options["accept-host-key"],
+        say_beside=_say_beside,
     )
+
+
+def _say_beside(words: str) -> None:
+    print(f"ddtree: {words}", file=sys.stderr, flush=True)
 
 
 def _say_json(data: Mapping[str, Any], words: str) -> None:

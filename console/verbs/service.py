@@ -122,7 +122,8 @@ async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:
             return OUTCOME_EXITS[item.status]
         call.tell(phase_text(item))
         if item.name == "waiting":
-            call.tell(f"keep it: ddtree confirm {host.name}   take it back: ddtree revert {host.name}")
+            words = f"keep it: ddtree confirm {host.name}   take it back: ddtree revert {host.name}"
+            call.urge(f"{item.text}: {words}" if call.session.as_json else words)
     raise AssertionError("an apply ends with its outcome")
 
 

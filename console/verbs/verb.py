@@ -57,6 +57,8 @@ class Session:
     read_only: bool = False
     plain: bool = False
     accept_host_key: str | None = None
+    say_beside: Callable[[str], None] | None = None
+    """Say something beside the output, where people may read it and no program does; None: there is no such place."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,13 @@ class Call:
         """Say something on the way that only people need."""
         if not self.session.as_json:
             self.session.say({}, text)
+
+    def urge(self, text: str) -> None:
+        """Say something on the way that somebody has to act on: beside the output where that is for programs."""
+        if not self.session.as_json:
+            self.session.say({}, text)
+        elif self.session.say_beside is not None:
+            self.session.say_beside(text)
 
 
 @dataclass(frozen=True)

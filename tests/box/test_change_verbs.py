@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 from fake_service import install_the_fake
 
 from console.actions import VERBS
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.box
 @pytest.fixture
 async def served(box: Box, ops: Connection, operators_own: None) -> AsyncIterator[ServiceManager]:
     """The fake engine serving on the host called `box` of an operator's own configuration."""
-    manager = await install_the_fake(box, ops, 18851)
+    manager = await install_the_fake(box, ops, free_port())
     yield manager
     async for _ in uninstall(ops, manager):
         pass
@@ -130,3 +131,80 @@ async def test_a_change_waits_for_the_word_of_another_command(
     assert await change is first
     ends = [data["status"] for data in told if "status" in data]
     assert ends == ["confirmed" if word == "confirm" else "rolled_back"] * 2
+
+
+class Scripted:
+    """The verbs as a script calls them, with --json: what they print, one object a line, and what they say beside it."""
+
+    def __init__(self) -> None:
+        self.printed: list[Mapping[str, Any]] = []
+        self.beside: list[str] = []
+        self.urged = asyncio.Event()
+
+    async def __call__(self, name: str, **arguments: Any) -> ExitCode:
+        async def no_console(*_: object) -> ExitCode:
+            raise AssertionError("no console is opened here")
+
+        def say_beside(text: str) -> None:
+            self.beside.append(text)
+            self.urged.set()
+
+        session = Session(
+            lambda data, _: self.printed.append(data), Style(False), no_console, as_json=True, say_beside=say_beside
+        )
+        return await VERBS[name].run(Call(VERBS[name], {"host": "box", **arguments}, session))
+
+
+async def last_request(ops: Connection, served: ServiceManager) -> str:
+    """The id of the newest change on the box."""
+    return str(json.loads(await ops.read(f"{served.layout.state}/apply.json"))["request_id"])
+
+
+async def test_a_script_whose_change_nobody_confirms_is_told_beside_its_output_and_by_exit_20(
+    ops: Connection, served: ServiceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Scripted()
+    assert await script("restart", set={"page_size": "64"}, yes=True, **{"confirm-within": 1}) is ExitCode.ROLLED_BACK
+    (outcome,) = script.printed  # one object, whatever happens on the way
+    assert (outcome["status"], outcome["reason"]) == ("rolled_back", "nobody confirmed it within 1 s")
+    names = list(dict.fromkeys(phase["name"] for phase in outcome["phases"]))
+    assert names[names.index("soak") :] == ["soak", "waiting", "rolling_back", "rolled_back"]
+    assert set(outcome["phases"][0]) == {"name", "elapsed_s", "text"}
+    assert script.beside == ["1 s to confirm: keep it: ddtree confirm box   take it back: ddtree revert box"]
+    for word in ("confirm", "revert"):
+        with pytest.raises(UsageError, match="no change waits for a word"):
+            await script(word)
+    request_id = await last_request(ops, served)
+
+    async def a_moment_ago(_: object) -> str:
+        return request_id
+
+    monkeypatch.setattr("console.deployment.reconfigure.waiting_change", a_moment_ago)  # too late by a hair
+    assert await script("confirm") is ExitCode.ROLLED_BACK
+    assert script.printed[-1]["reason"] == "nobody confirmed it within 1 s"
+    assert await script("revert") is ExitCode.DONE  # it is back, which is what was asked for
+
+
+async def test_a_second_word_is_too_late_and_changes_nothing(
+    ops: Connection, served: ServiceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Scripted()
+    change = asyncio.create_task(script("restart", set={"page_size": "64"}, yes=True, **{"confirm-within": 60}))
+    await asyncio.wait_for(script.urged.wait(), 30)
+    assert script.printed == []
+    assert await script("confirm") is ExitCode.DONE
+    assert await change is ExitCode.DONE
+    assert [(one["status"], one["generation"]) for one in script.printed] == [("confirmed", 1)] * 2
+    for word in ("confirm", "revert"):
+        with pytest.raises(UsageError, match="no change waits for a word"):
+            await script(word)
+    request_id = await last_request(ops, served)
+
+    async def a_moment_ago(_: object) -> str:
+        return request_id
+
+    monkeypatch.setattr("console.deployment.reconfigure.waiting_change", a_moment_ago)
+    assert await script("confirm") is ExitCode.DONE
+    assert await script("revert") is ExitCode.FAILED
+    assert script.printed[-1]["status"] == "confirmed"
+    assert b"page_size = 64" in await ops.read(served.layout.settings)
