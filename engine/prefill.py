@@ -11,6 +11,7 @@ import torch
 from engine.cache import PageTable
 from engine.draft import DraftState, take_in_context
 from engine.errors import EngineError
+from engine.grammar.constraint import Constraint
 from engine.lookup import Lookup
 from engine.round import Generation, Rows, grow, run_target
 from engine.runtime import Runtime, Sampling, Speculation
@@ -48,6 +49,7 @@ def begin(
         TokenCounts.of(prompt_ids, vocab) if sampling.counts_tokens else None,
         logprobs,
         Lookup(adapts=speculation.lookup == "auto") if drafts and speculation.looks_up else None,
+        Constraint(sampling.form) if sampling.form is not None else None,
     )
     _share_beginning(runtime, generation)
     return generation
@@ -60,7 +62,7 @@ def prefill_chunk(
     """Run the next `tokens` of the prompt; with the last of them the first token is chosen: `token_ids` then holds it.
 
     Gives None while there is more to run, then the first token's log-probability, if asked for. Raises EngineError where
-    the pool is full and NonFiniteLogitsError; the caller then releases the generation.
+    the pool is full and NoChoiceError; the caller then releases the generation.
     """
     first, config = generation.position, runtime.target.config
     token_bytes = config.heads // config.kv_heads * (first + tokens) * runtime.target.dtype.itemsize
@@ -76,11 +78,15 @@ def prefill_chunk(
     if generation.position < len(generation.prompt_ids):
         return None
     logits, counts = runtime.target.logits(hidden[-1:]), generation.counts
+    constraint = generation.constraint
     before = None if counts is None else lambda row: counts
-    token = chooser(logits, [generation.position], generation.sampling, before)(0)
+    fits = None if constraint is None else lambda row: constraint.fits_after(())
+    token = chooser(logits, [generation.position], generation.sampling, before, fits)(0)
     generation.token_ids.append(token)
     if counts is not None:
         counts.add([token])
+    if constraint is not None:
+        constraint.add([token])
     if generation.lookup is not None:
         generation.lookup.read([*generation.prompt_ids, token])
     _make_known(runtime, generation)

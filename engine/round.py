@@ -20,9 +20,10 @@ from engine.budget import sizes_worth_their_time
 from engine.cache import PageTable, Reading, joined
 from engine.draft import Candidates, DraftRequest, DraftState, draft_candidates, take_in_context
 from engine.errors import EngineError
+from engine.grammar.constraint import Constraint
 from engine.lookup import Lookup, graft
 from engine.runtime import Runtime, Sampling, Speculation
-from engine.sampling import NonFiniteLogitsError, TokenCounts, TokenLogprob, chooser, token_logprobs
+from engine.sampling import NoChoiceError, TokenCounts, TokenLogprob, chooser, token_logprobs
 from engine.tree import DraftTree, build_tree, spine_length, visibility, walk
 from kernels.tree_attention import tree_bias
 
@@ -31,7 +32,8 @@ from kernels.tree_attention import tree_bias
 class Generation:
     """One request under way. `token_ids` are the tokens generated so far; `position` is that of the last of them, which
     is also the number of tokens in the cache. `draft` is None where the request does not draft, `counts` where no penalty
-    asks for them, `logprobs` (how many alternatives to tell of) where none are wanted, `lookup` where nothing is looked up.
+    asks for them, `logprobs` (how many alternatives to tell of) where none are wanted, `lookup` where nothing is looked up,
+    `constraint` where the answer may be any text.
     """
 
     prompt_ids: list[int]
@@ -42,6 +44,7 @@ class Generation:
     counts: TokenCounts | None = None
     logprobs: int | None = None
     lookup: Lookup | None = None
+    constraint: Constraint | None = None
     cached_tokens: int = 0
     token_ids: list[int] = field(default_factory=list)
     position: int = 0
@@ -203,17 +206,22 @@ def run_target(runtime: Runtime, parts: Sequence[Rows]) -> tuple[Tensor, Tensor]
     )
 
 
-Walked = tuple[tuple[int, ...], int] | NonFiniteLogitsError
+Walked = tuple[tuple[int, ...], int] | NoChoiceError
 
 
 def _walk(generation: Generation, tree: DraftTree, logits: Tensor) -> Walked:
     """Accepted node ids and the bonus token after them; each choice under what stands before it on its own path."""
     positions = [generation.position + depth + 1 for depth in tree.depths]
-    counts = generation.counts
-    before = None if counts is None else lambda node: counts.after([tree.token_ids[n] for n in tree.path_to(node)[1:]])
+    counts, constraint = generation.counts, generation.constraint
+
+    def path_to(node: int) -> list[int]:
+        return [tree.token_ids[n] for n in tree.path_to(node)[1:]]
+
+    before = None if counts is None else lambda node: counts.after(path_to(node))
+    fits = None if constraint is None else lambda node: constraint.fits_after(path_to(node))
     try:
-        return walk(tree, chooser(logits, positions, generation.sampling, before))
-    except NonFiniteLogitsError as failure:
+        return walk(tree, chooser(logits, positions, generation.sampling, before, fits))
+    except NoChoiceError as failure:
         return failure
 
 
@@ -227,7 +235,7 @@ def _commit(
     stages_ms: dict[str, float],
 ) -> Round:
     """Keep the accepted path in cache, features and answer."""
-    if isinstance(walked, NonFiniteLogitsError):
+    if isinstance(walked, NoChoiceError):
         return Round([], len(tree), stages_ms, tree, (), 0, failure=walked)
     path, bonus = walked
     runtime.target_kv.commit(generation.table, generation.position, path)
@@ -240,6 +248,8 @@ def _commit(
         generation.counts.add(tokens)
     if generation.lookup is not None:
         generation.lookup.learn(tokens)
+    if generation.constraint is not None:
+        generation.constraint.add(tokens)
     told = () if generation.logprobs is None else token_logprobs(logits[list(path)], tokens, generation.logprobs)
     return Round(tokens, len(tree), stages_ms, tree, path, spine_length(tree, path), told)
 

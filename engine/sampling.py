@@ -15,16 +15,30 @@ import torch
 from torch import Tensor
 
 from engine.errors import EngineError
+from engine.grammar.constraint import Form
 
+Fits = Callable[[int], bool]
+"""Whether a token may be chosen."""
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy."""
 
 
-class NonFiniteLogitsError(EngineError):
+class NoChoiceError(EngineError):
+    """No token can be chosen for a request: it fails alone."""
+
+
+class NonFiniteLogitsError(NoChoiceError):
     """The target gave NaN or infinity where a token was to be chosen."""
 
     def __init__(self) -> None:
         super().__init__("the target's logits are not finite", mend="check its weights, or run it in float32")
+
+
+class NothingFitsError(NoChoiceError):
+    """No token of the vocabulary goes on with the form that the answer must have."""
+
+    def __init__(self) -> None:
+        super().__init__("no token of this model goes on with the form that the answer must have")
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,8 @@ class Sampling:
 
     Penalties look at what stands before the token: `repetition_penalty` at prompt and answer (positive logits divided by
     it, negative ones multiplied), `presence_penalty` and `frequency_penalty` at the answer alone (subtracted once, or once
-    for each time). `logit_bias` adds to single tokens' logits.
+    for each time). `logit_bias` adds to single tokens' logits. Of what all that leaves, the best token is taken that goes on with
+    `form`; where none is left, the best of all that does.
     """
 
     temperature: float = 0.0
@@ -45,6 +60,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    form: Form | None = None
 
     def __post_init__(self) -> None:
         ranges = (
@@ -102,11 +118,13 @@ def chooser(
     positions: Sequence[int],
     sampling: Sampling,
     counts_before: Callable[[int], TokenCounts] | None = None,
+    fits_at: Callable[[int], Fits] | None = None,
 ) -> Callable[[int], int]:
     """The target's choice after each row, computed when asked for.
 
-    logits [rows, vocab]; positions[row]: absolute position of the token that row chooses. A sampled run needs a seed, and
-    one with penalties `counts_before`: what stands before that token. Raises NonFiniteLogitsError.
+    logits [rows, vocab]; positions[row]: absolute position of the token that row chooses. A sampled run needs a seed, one with
+    penalties `counts_before`: what stands before that token; one with a form `fits_at`: what may stand there. Raises
+    NonFiniteLogitsError and NothingFitsError.
     """
 
     def choose(row: int) -> int:
@@ -114,9 +132,27 @@ def chooser(
         if not math.isfinite(float(values[values.argmax()])):  # argmax gives the place of a NaN, where there is one
             raise NonFiniteLogitsError
         values = adjusted(values, sampling, counts_before(row) if counts_before is not None else None)
-        return int(values.argmax()) if sampling.greedy else sample(values, sampling, positions[row])
+        fits = None if fits_at is None else fits_at(row)
+        if not sampling.greedy:
+            return sample(values, sampling, positions[row], fits)
+        return _best(range(len(values)), values, fits)
 
     return choose
+
+
+def _best(tokens: Sequence[int], scores: Tensor, fits: Fits | None) -> int:
+    """The token with the highest score, among those that fit; looked for from the top, where it nearly always is.
+
+    Raises NothingFitsError.
+    """
+    best = tokens[int(scores.argmax())]
+    if fits is None or fits(best):
+        return best
+    for places in scores.argsort(descending=True).split(1024):
+        for place in places.tolist():
+            if fits(tokens[place]):
+                return tokens[place]
+    raise NothingFitsError
 
 
 def adjusted(logits: Tensor, sampling: Sampling, counts: TokenCounts | None) -> Tensor:
@@ -133,12 +169,22 @@ def adjusted(logits: Tensor, sampling: Sampling, counts: TokenCounts | None) -> 
     return logits - sampling.frequency_penalty * counts.answer - sampling.presence_penalty * (counts.answer > 0).float()
 
 
-def sample(logits: Tensor, sampling: Sampling, position: int) -> int:
-    """One token for absolute `position` from logits [vocab], under temperature, then top_k, top_p and min_p."""
+def sample(logits: Tensor, sampling: Sampling, position: int, fits: Fits | None = None) -> int:
+    """One token for absolute `position` from logits [vocab], under temperature, then top_k, top_p and min_p, then `fits`.
+
+    Raises NothingFitsError.
+    """
     log_probs = torch.log_softmax(logits.float() / sampling.temperature, dim=-1)
-    kept = filter_log_probs(log_probs, sampling)
-    tokens = (kept > -torch.inf).nonzero()[:, 0]
-    return int(tokens[(kept[tokens] - noise(tokens, sampling.seed or 0, position).log_()).argmax()])
+    kept = (filter_log_probs(log_probs, sampling) > -torch.inf).nonzero()[:, 0]
+    try:
+        return _best_drawn(log_probs, kept, sampling, position, fits)
+    except NothingFitsError:  # of what the filters leave; of all there is something may
+        return _best_drawn(log_probs, torch.arange(len(log_probs)), sampling, position, fits)
+
+
+def _best_drawn(log_probs: Tensor, tokens: Tensor, sampling: Sampling, position: int, fits: Fits | None) -> int:
+    scores = log_probs[tokens] - noise(tokens, sampling.seed or 0, position).log_()
+    return _best(tokens.tolist(), scores, fits)
 
 
 def filter_log_probs(log_probs: Tensor, sampling: Sampling) -> Tensor:
