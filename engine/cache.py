@@ -325,6 +325,11 @@ class KvStore:
             targets, device = table.indices([start + i for i in moved]), self.keys.device
             kv_commit(self.keys, self.values, sources.to(device), targets.to(device))
 
+    def zero(self) -> None:
+        """Noughts everywhere: what is timed over rows that nobody has written must not be timed over NaN."""
+        self.keys.zero_()
+        self.values.zero_()
+
     def copy(self, sources: Slots, targets: Slots) -> None:
         """Rows `sources` go to `targets` as well, in every layer."""
         self.keys[:, targets], self.values[:, targets] = self.keys[:, sources], self.values[:, sources]

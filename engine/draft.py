@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +20,9 @@ from engine.models.decoder import Decoder
 from engine.models.layers import Attend
 from kernels.draft_topk import draft_topk
 from kernels.tree_attention import tree_bias
+
+if TYPE_CHECKING:
+    from engine.device.sizes import TreeSize
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,14 @@ class Drafting:
 
 @dataclass
 class DraftState:
-    """A request's draft context: `rows` positions are cached, `features` [n, taps * hidden] are of the n positions after."""
+    """A request's draft context: `rows` positions are cached, `features` [n, taps * hidden] are of the n positions after.
+
+    `size`: how large its next tree is to be, where that is settled before the draft (on a GPU).
+    """
 
     features: Tensor
     rows: int = 0
+    size: TreeSize | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ def _attend(drafting: Drafting, target: Decoder, requests: Sequence[DraftRequest
     contexts = [request.table.slots(request.state.rows, request.start) for request in requests]
     blocks = [request.table.slots(request.start, request.start + size) for request in requests]
     written = joined([*contexts, *blocks])
-    views = [(_narrower(own, drafting.window), config.causal_windows and own > 0) for own in config.windows]
+    views = [(narrower(own, drafting.window), config.causal_windows and own > 0) for own in config.windows]
 
     def reading(number: int, window: int, causal: bool) -> Reading:
         request, rows = requests[number], slice(number * size, (number + 1) * size)
@@ -124,7 +132,7 @@ def _attend(drafting: Drafting, target: Decoder, requests: Sequence[DraftRequest
     return lambda layer, q, k, v: by_view[views[layer]](layer, q, k, v)
 
 
-def _narrower(own: int, asked: int) -> int:
+def narrower(own: int, asked: int) -> int:
     """The smaller of two windows, of which 0 is none."""
     return min(own, asked) if own and asked else own or asked
 

@@ -138,11 +138,19 @@ class CommitsLow:
 
 
 @dataclass(frozen=True)
+class Degraded:
+    """The engine runs, but not at its best: `what` in one word ("host_rounds", "no_graphs"), and why. Told once a cause."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Ready:
     """The engine generated a real token and serves; `figures` are the settings in force, the pool and the versions."""
 
     figures: Mapping[str, Any]
 
 
-Event = Prefilled | StepTaken | Finished | Refused | Failed | CommitsLow | Ready
+Event = Prefilled | StepTaken | Finished | Refused | Failed | CommitsLow | Degraded | Ready
 Observer = Callable[[Event], None]

@@ -34,8 +34,7 @@ def measure_cost(runtime: Runtime) -> RoundCost:
     table.grow(runtime.capacity_tokens)
     try:
         for store in (runtime.target_kv, drafting.kv):
-            store.keys.zero_()
-            store.values.zero_()
+            store.zero()
         verify = tuple(
             (context, convex(tuple((float(size), _verify_ms(runtime, table, context, size)) for size in sizes)))
             for context in contexts

@@ -16,7 +16,7 @@ from engine.events import Event, Failed, Finished, Load, Observer, Prefilled, St
 from engine.guard import CommitGuard
 from engine.prefill import CHUNK_TOKENS, begin, prefill_chunk, release
 from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
-from engine.round import Round, decode_round
+from engine.round import Generation, Round, decode_round
 from engine.runtime import Runtime, Speculation
 from engine.sampling import NonFiniteLogitsError, TokenLogprob
 from engine.stopping import keep
@@ -56,8 +56,12 @@ class Scheduler:
         on_turn: Callable[[], None] = lambda: None,
         idle_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        decode: Callable[[Sequence[Generation]], list[Round]] | None = None,
     ) -> None:
-        """`on_turn` is called each time the loop comes round, at least every `idle_s` seconds: the watchdog's food."""
+        """`on_turn` is called each time the loop comes round, at least every `idle_s` seconds: the watchdog's food.
+
+        `decode` runs a round of all that decode; by default `engine.round` does.
+        """
         self._runtime = runtime
         self._tokenizer = tokenizer
         self._observers = tuple(observers)
@@ -65,6 +69,7 @@ class Scheduler:
         self._on_turn = on_turn
         self._idle_s = idle_s
         self._clock = clock
+        self._decode = decode
         self._changed = threading.Condition()
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
@@ -242,7 +247,8 @@ class Scheduler:
 
     def _step(self, jobs: Sequence[Job]) -> None:
         batch = [job.generation for job in jobs if job.generation is not None]
-        for job, done in zip(jobs, decode_round(self._runtime, batch), strict=True):
+        rounds = decode_round(self._runtime, batch) if self._decode is None else self._decode(batch)
+        for job, done in zip(jobs, rounds, strict=True):
             if done.failure is not None:  # this request's alone: its weights, not the engine
                 self._fail(job, "step", done.failure)
             else:

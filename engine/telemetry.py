@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from engine.events import (
     STAGES,
     CommitsLow,
+    Degraded,
     Event,
     Failed,
     Finished,
@@ -115,6 +116,8 @@ class Telemetry:
                 commit_length = round(event.tokens / event.steps, 3)
                 fields = {"what": "low_commit_length", "commit_length": commit_length, "steps": event.steps}
                 self._log.write("warn", fields, Level.WARNING)
+            case Degraded():
+                self._log.write("warn", {"what": event.what, "why": event.why}, Level.WARNING)
             case Ready():
                 self._log.write("ready", event.figures)
 
@@ -148,7 +151,7 @@ def _decode_fields(last: StepTaken, sums: StepSums) -> dict[str, Any]:
         **_sum_fields(sums),
         **_load_fields(last.load),
         "budget": last.budget,
-        "graph": 0,  # no captured graphs in this engine yet: every step runs eagerly
+        "graph": int(last.round.captured),
         **({"lookup": sums.lookup_tokens} if last.looks_up else {}),
     }
 

@@ -1,4 +1,4 @@
-"""Captured rounds: one CUDA graph a plan, replayed over the same tensors; the host reads tokens and their count, once a round.
+"""Captured rounds: one CUDA graph a plan, replayed over the same tensors; the host reads one row of pinned memory a round.
 
 What a graph fixes: the tree's size, the splits of attention, every address. What varies is read on the device: the seed,
 the length, the page table, the sampling, the costs of an adaptive budget. Contexts are served in buckets of doubling length,
@@ -7,20 +7,26 @@ so a graph's splits suit its bucket. Without CUDA graphs the same round runs eag
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from engine.device.answer import Answer, packed, size, unpacked
 from engine.device.model import DeviceModel, DeviceState
-from engine.device.round import Plan, device_round, plan_of, read_accepted
+from engine.device.round import Plan, device_round
+from engine.device.stages import EventStages, HostStages
 
 SHORTEST_BUCKET = 1024
 """Contexts up to so many tokens share a graph."""
 
 WARM_UPS = 2
 """Eager runs before a capture: kernels compile, libraries choose, in none of which a capture may be caught."""
+
+MOST_GRAPHS = 128
+"""Plans beyond so many run eagerly: requests may ask for budgets of their own, and each graph takes memory."""
 
 
 def bucket(length: int, capacity: int) -> int:
@@ -31,12 +37,21 @@ def bucket(length: int, capacity: int) -> int:
     return min(longest, capacity)
 
 
+def buckets(capacity: int) -> list[int]:
+    """All buckets, the longest first: a shared pool then holds the largest buffers from the start."""
+    found = [bucket(1, capacity)]
+    while found[-1] < capacity:
+        found.append(bucket(found[-1] + 1, capacity))
+    return found[::-1]
+
+
 @dataclass(frozen=True)
 class Captured:
-    """A graph, and what it leaves in pinned memory: int64 [1 + most accepted], the count, then the tokens."""
+    """A graph, the pinned row it leaves its answer in, and events: of its stages, and of its end."""
 
     graph: torch.cuda.CUDAGraph
-    answer: Tensor
+    row: Tensor
+    stages: EventStages
     done: torch.cuda.Event
 
 
@@ -45,29 +60,25 @@ class RoundGraphs:
 
     def __init__(self, model: DeviceModel, state: DeviceState) -> None:
         self._model, self._state = model, state
-        self._captured: dict[tuple[int, int, int, bool], Captured] = {}
+        self._captured: dict[tuple[int, int, int, bool, bool], Captured] = {}
         self._costs: dict[int, Tensor] = {}
         self._pool: Any = None  # of the first graph
 
-    def prepare(self, capacity: int, tree_budget: int) -> None:
-        """Capture what any request may fall back to, and the trees: off, chain and `tree_budget`, for every bucket.
+    def prepare(self, plans: Iterable[Plan]) -> None:
+        """Capture plans ahead of their first use.
 
         The state's pages must be real: a capture runs rounds on them. Its tokens and length are as before afterwards.
         """
-        longest = bucket(1, capacity)
-        while True:
-            for mode in ("off", "dflash", "ddtree"):
-                self._capture(plan_of(mode, tree_budget, self._model, longest))
-            if longest >= capacity:
-                return
-            longest = bucket(longest + 1, capacity)
+        for plan in plans:
+            self._capture(plan)
 
-    def run(self, plan: Plan) -> list[int]:
-        """One round of a plan, captured at its first use -> the tokens it adds. Waits for the device once, by an event."""
+    def run(self, plan: Plan) -> Answer:
+        """One round of a plan, captured at its first use. Waits for the device once, by an event."""
+        if _key(plan) not in self._captured and len(self._captured) >= MOST_GRAPHS:
+            return run_eagerly(self._model, self._state, plan)
         captured = self.enqueue(plan)
         captured.done.synchronize()
-        count, *tokens = captured.answer.tolist()
-        return tokens[:count]
+        return unpacked(captured.row, self._model.most_accepted, captured.stages.milliseconds(), captured=True)
 
     def enqueue(self, plan: Plan) -> Captured:
         """Start a round and do not wait: its answer is there once `done` has happened."""
@@ -79,7 +90,7 @@ class RoundGraphs:
         return captured
 
     def _capture(self, plan: Plan) -> Captured:
-        key = (plan.budget, plan.ranks, plan.longest, plan.costs is not None)
+        key = _key(plan)
         if key not in self._captured:
             if plan.costs is not None:  # graphs read the costs of a budget from one place
                 kept = self._costs.setdefault(plan.budget, plan.costs.clone())
@@ -88,33 +99,36 @@ class RoundGraphs:
         return self._captured[key]
 
     def _captured_now(self, plan: Plan) -> Captured:
-        """Warm up on a side stream, capture, and put the request back to where it was: rounds move it on."""
+        """Warm up on a side stream, capture, and put the request back to where it was: warm-ups move it on."""
         state = self._state
         moved = (state.seed, state.length, state.features, state.waiting)
         kept = [tensor.clone() for tensor in moved]
-
-        def put_back() -> None:
-            for tensor, value in zip(moved, kept, strict=True):
-                tensor.copy_(value)
-
-        answer = torch.empty(1 + self._model.most_accepted, dtype=torch.int64, pin_memory=True)
+        row = torch.empty(size(self._model.most_accepted, plan.nodes), dtype=torch.int64, pin_memory=True)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
-                device_round(self._model, state, plan)
-                put_back()
+                try:
+                    packed(state.accepted, device_round(self._model, state, plan))
+                finally:  # where it fails, the request goes on without a graph
+                    for tensor, value in zip(moved, kept, strict=True):
+                        tensor.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            device_round(self._model, state, plan)
-            answer.copy_(torch.cat((state.accepted.count.long(), state.accepted.token_ids)), non_blocking=True)
+        graph, stages = torch.cuda.CUDAGraph(), EventStages()
+        # Other threads may use the GPU's driver meanwhile: only what this thread does is held to a capture's rules.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            outcome = device_round(self._model, state, plan, stages.mark)
+            row.copy_(packed(state.accepted, outcome), non_blocking=True)
         self._pool = self._pool or graph.pool()
-        put_back()
-        return Captured(graph, answer, torch.cuda.Event())
+        return Captured(graph, row, stages, torch.cuda.Event())
 
 
-def run_eagerly(model: DeviceModel, state: DeviceState, plan: Plan) -> list[int]:
-    """The same round without a graph -> the tokens it adds."""
-    device_round(model, state, plan)
-    return read_accepted(state)
+def _key(plan: Plan) -> tuple[int, int, int, bool, bool]:
+    return (plan.budget, plan.ranks, plan.longest, plan.keeps_up, plan.costs is not None)
+
+
+def run_eagerly(model: DeviceModel, state: DeviceState, plan: Plan) -> Answer:
+    """The same round without a graph; it reads back once as well."""
+    stages = EventStages() if model.device.type == "cuda" else HostStages()
+    row = packed(state.accepted, device_round(model, state, plan, stages.mark)).cpu()
+    return unpacked(row, model.most_accepted, stages.milliseconds(), captured=False)

@@ -1,31 +1,27 @@
 """What a device-resident round runs on: the target, the drafter, their caches, and one request's state in fixed tensors.
 
-All of it is allocated once and written in place, which is what a captured graph needs. The caches belong to the pool of
-all requests; a `DeviceState` is one request's at a time.
+All of it is allocated once and written in place, which is what a captured graph needs. The caches are the pool of all
+requests; a `DeviceState` is one request's at a time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
+from engine.cache import KvStore
+from engine.draft import Drafting
 from engine.drafter import Drafter, DraftLayer
-from engine.errors import EngineError
 from engine.models.decoder import Decoder
 from kernels.accept_walk import Accepted
 from kernels.token_choice import SamplingTensors
 from kernels.tree_build import TreeTensors, ancestor_words
 
-
-@dataclass(frozen=True)
-class Cache:
-    """Keys and values of every layer, [layers, slots, kv_heads, head_dim]. A latent cache has one key head and no values."""
-
-    keys: Tensor
-    values: Tensor
+if TYPE_CHECKING:
+    from engine.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -38,28 +34,28 @@ class DraftProjections:
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A loaded target and drafter on one device. `block_size`: tokens a draft block has, the seed included; 1 without one."""
+    """A loaded target and drafter on one device. `block_size`: tokens a draft block has, the seed included; 1 without one.
+
+    `block_words` int32 [block, words]: each row of a block sees itself and those before it, as causal windows do.
+    """
 
     target: Decoder
-    drafter: Drafter | None
+    target_cache: KvStore
+    drafting: Drafting | None
     projections: tuple[DraftProjections, ...]
-    target_cache: Cache
-    draft_cache: Cache | None
     page_size: int
     block_size: int
-    block_words: (
-        Tensor  # int32 [block, words]: each row of a block sees itself and those before it, as causal windows do
-    )
+    block_words: Tensor
 
     @property
     def device(self) -> torch.device:
         """Where all of it lives."""
-        return self.target.embed_tokens.weight.device
+        return self.target.device
 
     @property
     def taps(self) -> tuple[int, ...]:
         """The target layers whose output the drafter reads."""
-        return self.drafter.config.target_layer_ids if self.drafter else ()
+        return self.drafting.taps if self.drafting else ()
 
     @property
     def most_accepted(self) -> int:
@@ -85,36 +81,25 @@ class DeviceState:
     accepted: Accepted
 
 
+def model_of(runtime: Runtime) -> DeviceModel:
+    """The runtime's models over its own pool: what prefills and host rounds have cached is there for device rounds."""
+    return _assembled(runtime.target, runtime.target_kv, runtime.drafting, runtime.pool.page_size)
+
+
 def device_model(
     target: Decoder, drafter: Drafter | None, *, slots: int, page_size: int, block_size: int, device: torch.device
 ) -> DeviceModel:
-    """Move target and drafter to `device` and make their caches of `slots` slots. Raises EngineError for no memory."""
-    target.to(device)
-    target.rotary.frequencies = target.rotary.frequencies.to(device)
-    shape = target.config
-    width = shape.latent.rank + shape.latent.rotary_dim if shape.latent is not None else 0
+    """Move target and drafter to `device` and make caches of `slots` slots of their own. Raises EngineError for no memory."""
+    target.place(device)
+    shape, drafting = target.config, None
+    latent_rank = shape.latent.rank if shape.latent is not None else 0
+    cache = KvStore(slots, shape.layers, shape.kv_heads, shape.head_dim, target.dtype, latent_rank, device)
     if drafter is not None:
-        drafter.to(device)
-        drafter.rotary.frequencies = drafter.rotary.frequencies.to(device)
-    try:
-        target_cache = (
-            Cache(*(_cache(target, shape.layers, slots, 1, size, device) for size in (width, 0)))
-            if width
-            else Cache(*(_cache(target, shape.layers, slots, shape.kv_heads, shape.head_dim, device) for _ in range(2)))
-        )
-        drafts = drafter.config if drafter else None
-        draft_cache = (
-            Cache(*(_cache(target, drafts.layers, slots, drafts.kv_heads, drafts.head_dim, device) for _ in range(2)))
-            if drafts
-            else None
-        )
-    except torch.OutOfMemoryError as error:
-        raise EngineError(f"no memory on {device} for a KV pool of {slots:,} slots", mend="lower pages") from error
-    layers = [cast(DraftLayer, layer) for layer in drafter.layers] if drafter else []
-    projections = tuple(_joined(layer) for layer in layers)
-    block = block_size if drafter else 1
-    words = ancestor_words(list(range(-1, block - 1))).to(device)
-    return DeviceModel(target, drafter, projections, target_cache, draft_cache, page_size, block, words)
+        drafter.place(device)
+        drafts = drafter.config
+        kv = KvStore(slots, drafts.layers, drafts.kv_heads, drafts.head_dim, target.dtype, device=device)
+        drafting = Drafting(drafter, kv, block_size)
+    return _assembled(target, cache, drafting, page_size)
 
 
 def device_state(model: DeviceModel, *, pages: int, sampling: SamplingTensors) -> DeviceState:
@@ -150,8 +135,18 @@ def root_tree(device: torch.device) -> TreeTensors:
     return tree
 
 
-def _cache(target: Decoder, layers: int, slots: int, heads: int, dim: int, device: torch.device) -> Tensor:
-    return torch.empty(layers, slots, heads, dim, dtype=target.dtype, device=device)
+def _assembled(target: Decoder, cache: KvStore, drafting: Drafting | None, page_size: int) -> DeviceModel:
+    layers = [cast(DraftLayer, layer) for layer in drafting.drafter.layers] if drafting else []
+    block = drafting.block_size if drafting else 1
+    return DeviceModel(
+        target=target,
+        target_cache=cache,
+        drafting=drafting,
+        projections=tuple(_joined(layer) for layer in layers),
+        page_size=page_size,
+        block_size=block,
+        block_words=ancestor_words(list(range(-1, block - 1))).to(target.device),
+    )
 
 
 def _joined(layer: DraftLayer) -> DraftProjections:

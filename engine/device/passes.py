@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.device.model import Cache, DeviceModel
+from engine.cache import KvStore
+from engine.device.model import DeviceModel
+from engine.draft import narrower
 from engine.drafter import DraftLayer
 from engine.models.decoder import DecoderLayer
 from engine.models.latent import LatentAttention
@@ -42,7 +44,7 @@ class Rows:
         return (self.extent[:1] + self.depths).long()
 
 
-def target_pass(model: DeviceModel, token_ids: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+def target_pass(model: DeviceModel, token_ids: Tensor, rows: Rows, taps: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """token_ids int64 [rows] -> (final-normed hidden [rows, hidden], features [rows, taps * hidden])."""
     target = model.target
     x = target.embed(token_ids)
@@ -57,18 +59,18 @@ def target_pass(model: DeviceModel, token_ids: Tensor, rows: Rows) -> tuple[Tens
         else:
             delta = _attention(layer.self_attn, normed, tables, model.target_cache, model.page_size, rows)
         delta = layer.mlp(_normed(x, delta, layer.post_attention_layernorm))
-        if index in model.taps:
+        if index in taps:
             x, delta = x + delta, None
             after[index] = x.clone()
-    features = torch.cat([after[tap] for tap in model.taps], dim=-1) if model.taps else x.new_empty(len(x), 0)
+    features = torch.cat([after[tap] for tap in taps], dim=-1) if taps else x.new_empty(len(x), 0)
     return _normed(x, delta, target.norm), features
 
 
 def draft_pass(model: DeviceModel, seed: Tensor, rows: Rows) -> Tensor:
     """One block [seed, MASK, ...] -> final-normed hidden rows [block, hidden]; its keys lie past the context's."""
-    drafter, cache = model.drafter, model.draft_cache
-    assert drafter is not None and cache is not None
-    config = drafter.config
+    drafting = model.drafting
+    assert drafting is not None
+    drafter, cache, config = drafting.drafter, drafting.kv, drafting.drafter.config
     masks = torch.full((model.block_size - 1,), config.mask_token_id, dtype=torch.int64, device=model.device)
     x = model.target.embed(torch.cat((seed, masks)))
     tables = drafter.rotary(rows.positions, x.dtype)
@@ -79,7 +81,7 @@ def draft_pass(model: DeviceModel, seed: Tensor, rows: Rows) -> Tensor:
         normed = _normed(x, delta, layer.input_layernorm)
         qkv = functional.linear(normed, joined.weight, joined.bias).unflatten(-1, (-1, config.head_dim))
         norms = (layer.self_attn.q_norm.weight, layer.self_attn.k_norm.weight)
-        keys, values, window = cache.keys[index], cache.values[index], config.windows[index]
+        keys, values, own = cache.keys[index], cache.values[index], config.windows[index]
         stored = (rows.page_table, rows.extent)
         q = kv_store(qkv, norms, config.rms_norm_eps, tables, *stored, keys, values, page_size=model.page_size)
         attended = paged_attention(
@@ -87,10 +89,10 @@ def draft_pass(model: DeviceModel, seed: Tensor, rows: Rows) -> Tensor:
             keys,
             values,
             *stored,
-            rows.words if window and config.causal_windows else sees_all,
+            rows.words if own and config.causal_windows else sees_all,
             page_size=model.page_size,
             longest=rows.longest,
-            window=window,
+            window=narrower(own, drafting.window),
             depths=rows.depths,
         )
         delta = layer.mlp(_normed(x, layer.self_attn.o_proj(attended), layer.post_attention_layernorm))
@@ -99,9 +101,9 @@ def draft_pass(model: DeviceModel, seed: Tensor, rows: Rows) -> Tensor:
 
 def take_in_context(model: DeviceModel, features: Tensor, extent: Tensor, page_table: Tensor) -> None:
     """Cache the drafter's keys and values of context rows: features [rows, taps * hidden] from position extent[0] on."""
-    drafter, cache = model.drafter, model.draft_cache
-    assert drafter is not None and cache is not None
-    config = drafter.config
+    drafting = model.drafting
+    assert drafting is not None
+    drafter, cache, config = drafting.drafter, drafting.kv, drafting.drafter.config
     context = drafter.context(features)
     positions = extent[:1].long() + torch.arange(len(features), device=features.device)
     tables = drafter.rotary(positions, context.dtype)
@@ -121,7 +123,7 @@ def _normed(x: Tensor, delta: Tensor | None, norm: RMSNorm) -> Tensor:
 
 
 def _attention(
-    attention: Attention, x: Tensor, tables: tuple[Tensor, Tensor], cache: Cache, page_size: int, rows: Rows
+    attention: Attention, x: Tensor, tables: tuple[Tensor, Tensor], cache: KvStore, page_size: int, rows: Rows
 ) -> Tensor:
     qkv = attention.qkv_proj(x).unflatten(-1, (-1, attention.head_dim))
     norms, eps = None, 0.0
@@ -136,15 +138,16 @@ def _attention(
 
 
 def _attend_latents(model: DeviceModel, attention: LatentAttention, rows: Rows) -> Attend:
-    """Stores latent rows and attends to them. The last slot of the pool is a padding row's: no page holds it."""
+    """Stores latent rows and attends to them. A padding row stores what row 0 does, where row 0 does."""
     rank, cache = attention.shape.rank, model.target_cache.keys[attention.layer][:, 0]
 
     def attend(layer: int, q: Tensor, latent: Tensor, values: Tensor) -> Tensor:
         place = torch.arange(len(q), device=q.device)
         live, positions = place < rows.extent[1], rows.extent[0] + place
-        pages = rows.page_table[torch.where(live, positions // model.page_size, 0)].long()
-        slots = torch.where(live, pages * model.page_size + positions % model.page_size, len(cache) - 1)
-        cache.index_copy_(0, slots, latent[:, 0])
+        positions = torch.where(live, positions, rows.extent[0])
+        pages = rows.page_table[positions // model.page_size].long()
+        stored = torch.where(live[:, None], latent[:, 0], latent[:1, 0])
+        cache.index_copy_(0, pages * model.page_size + positions % model.page_size, stored)
         return latent_attention(
             q,
             cache,

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import cast
 
 from engine.config import EngineConfig
-from engine.events import Observer
+from engine.device.serving import Decode, decoder_for
+from engine.events import Event, Observer
 from engine.measure_cost import measure_cost
 from engine.models.config import end_of_text_ids
 from engine.models.weights_sha import weights_sha
@@ -33,9 +34,15 @@ def load_engine(
     on_phase("loading the tokenizer")
     folder = Path(config.model.path)
     tokenizer = load_tokenizer(folder)
+
+    def tell(event: Event) -> None:
+        for observer in observers:
+            observer(event)
+
+    decode = decoder_for(runtime, tell, on_phase)
     on_phase("warming up")
-    warm_up(runtime)
-    if config.speculation.adaptive_budget and config.speculation.mode == "ddtree":
+    warm_up(runtime, decode)
+    if decode is None and config.speculation.adaptive_budget and config.speculation.mode == "ddtree":
         on_phase("measuring what rounds cost")
         runtime = replace(runtime, cost=measure_cost(runtime))
     give_back_freed_memory()
@@ -46,6 +53,7 @@ def load_engine(
         queue_limit=QUEUE_LIMIT,
         on_turn=notifier.alive,
         idle_s=notifier.idle_s,
+        decode=decode,
     )
     return Serving(
         runtime,
@@ -58,14 +66,14 @@ def load_engine(
     )
 
 
-def warm_up(runtime: Runtime) -> None:
+def warm_up(runtime: Runtime, decode: Decode | None = None) -> None:
     """Generate tokens for real, in the service's own mode: the proof of readiness, and no first request pays for it."""
     settings = runtime.config.speculation
     speculation = Speculation(cast(Mode, settings.mode), settings.tree_budget, cast(LookupChoice, settings.lookup))
     generation = prefill(runtime, [0], Sampling(), speculation)
     try:
         if runtime.max_context > 2:
-            decode_round(runtime, [generation])
+            decode_round(runtime, [generation]) if decode is None else decode([generation])
     finally:
         release(runtime, generation)
 

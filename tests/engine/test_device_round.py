@@ -96,12 +96,12 @@ def test_modes_may_change_from_round_to_round_without_the_drafter_missing_contex
     decode(afresh, text, [("off", 0)], 1, GREEDY)
     taken_in = len(case["prompt"]) + sum(commits[:-1])
     slots = shuffled_pages()[torch.arange(taken_in) // 7] * 7 + torch.arange(taken_in) % 7
-    assert model.draft_cache is not None and afresh.draft_cache is not None
+    assert model.drafting is not None and afresh.drafting is not None
     torch.testing.assert_close(
-        model.draft_cache.keys[:, slots], afresh.draft_cache.keys[:, slots], atol=1e-4, rtol=1e-4
+        model.drafting.kv.keys[:, slots], afresh.drafting.kv.keys[:, slots], atol=1e-4, rtol=1e-4
     )
     torch.testing.assert_close(
-        model.draft_cache.values[:, slots], afresh.draft_cache.values[:, slots], atol=1e-4, rtol=1e-4
+        model.drafting.kv.values[:, slots], afresh.drafting.kv.values[:, slots], atol=1e-4, rtol=1e-4
     )
 
 

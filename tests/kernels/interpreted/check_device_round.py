@@ -32,8 +32,8 @@ def test_rounds_through_the_kernels_give_the_authors_tokens(mode: str, budget: i
     drafter = load_drafter(TINY / "drafter", target.config, torch.float32)
     slots = PAGES * PAGE_SIZE
     model = device_model(target, drafter, slots=slots, page_size=PAGE_SIZE, block_size=8, device=torch.device("cpu"))
-    for cache in (model.target_cache, model.draft_cache):
-        assert cache is not None
+    assert model.drafting is not None
+    for cache in (model.target_cache, model.drafting.kv):
         cache.keys.fill_(torch.nan)  # a slot never written must not be read
         cache.values.fill_(torch.nan)
     state = device_state(model, pages=PAGES, sampling=SamplingTensors.of(0, 0.0))
