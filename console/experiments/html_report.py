@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from console.experiments.curves import curves_of
 from console.experiments.reading import environment_of, sample_rows
 from console.experiments.report import head_lines, level_table
 from console.experiments.store import StoredRun
@@ -143,37 +144,22 @@ def factor_bars(factors: Mapping[str, Any] | None) -> str:
 
 
 def _charts(run: StoredRun) -> str:
-    result = run.result or {}
-    levels: Sequence[Mapping[str, Any]] = result.get("levels") or ()
+    """One chart a figure by level, with the fit of the step time; else one for each pair of units of the live series."""
+    curves, fit = curves_of(run), (run.result or {}).get("fit")
+    by_level = any(curve.name == "Step time" for curve in curves)
     charts = []
-    if len(levels) > 1:
-        axis, unit = (
-            ("level", "output tokens") if run.record.playbook == "output_sweep" else ("context", "context (tokens)")
-        )
-        for name, label in (
-            ("step_ms", "Step time, ms"),
-            ("commit_length", "Commit length, tokens a step"),
-            ("tok_s", "Rate, tok/s"),
-        ):
-            lines = [Line("measured", _points(levels, axis, name))]
-            if name == "step_ms" and result.get("fit") and axis == "context":
-                lines.append(Line("fit", _curve(result["fit"], levels), modelled=True))
-            charts.append(line_chart(label, lines, unit, label.rpartition(", ")[2]))
-    else:
-        charts += _series_charts(run.events)
+    for units in dict.fromkeys((curve.unit_x, curve.unit_y) for curve in curves):
+        drawn = [curve for curve in curves if (curve.unit_x, curve.unit_y) == units]
+        lines = [Line("measured" if by_level else curve.name, curve.points) for curve in drawn]
+        if fit and drawn[0].name == "Step time" and units[0].startswith("context"):
+            lines.append(Line("fit", _curve(fit, drawn[0].points), modelled=True))
+        title = f"{drawn[0].name}, {units[1]}" if by_level else ", ".join(curve.name for curve in drawn)
+        charts.append(line_chart(title, lines, *units))
     return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
 
 
-def _points(levels: Sequence[Mapping[str, Any]], axis: str, name: str) -> list[Point]:
-    known = [level for level in levels if level.get(name) is not None and level.get(axis) is not None]
-    return [
-        Point(level[axis], level[name], tuple(level[f"{name}_ci"]) if level.get(f"{name}_ci") else None)
-        for level in known
-    ]
-
-
-def _curve(fit: Mapping[str, Any], levels: Sequence[Mapping[str, Any]]) -> list[Point]:
-    low, high = min(level["context"] for level in levels), max(level["context"] for level in levels)
+def _curve(fit: Mapping[str, Any], points: Sequence[Point]) -> list[Point]:
+    low, high = min(point.x for point in points), max(point.x for point in points)
     at = [low + (high - low) * i / _CURVE_POINTS for i in range(_CURVE_POINTS + 1)]
     return [Point(x, _modelled_step(fit, x)) for x in at]
 
@@ -184,22 +170,6 @@ def _modelled_step(fit: Mapping[str, Any], x: float) -> float:
     return float(
         fit["a_ms"] + fit["b_ms_per_token"] * min(x, fit["knot"]) + fit["b2_ms_per_token"] * max(0.0, x - fit["knot"])
     )
-
-
-def _series_charts(events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The live charts of the run, one a pair of units."""
-    groups: dict[tuple[str, str], dict[str, list[Point]]] = {}
-    for event in events:
-        if event.get("type") != "series":
-            continue
-        units = (str(event.get("unit_x") or ""), str(event.get("unit_y") or ""))
-        points = groups.setdefault(units, {}).setdefault(str(event.get("name")), [])
-        pairs = zip(event.get("x") or (), event.get("y") or (), strict=False)
-        points += [Point(x, y) for x, y in pairs if isinstance(x, int | float) and isinstance(y, int | float)]
-    return [
-        line_chart(", ".join(curves), [Line(name, points) for name, points in curves.items()], *units)
-        for units, curves in groups.items()
-    ]
 
 
 def _request_rows(run: StoredRun) -> list[list[str]]:

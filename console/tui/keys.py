@@ -134,8 +134,8 @@ RUNS: tuple[Key, ...] = (
     Key("space", "mark", "mark", "Mark the run under the cursor; two marked ones can be compared."),
     Key("c", "compare", "compare", "Hold the later of two marked runs against the earlier."),
     Key("g", "pin", "golden", "Make the run the one others of its kind are measured by, or no longer.", footer=False),
-    Key("x", "export", "export", "Write the run to a Markdown file."),
-    Key("a", "attach", "follow", "Follow a run that goes on: its events so far, then live."),
+    Key("x", "export", "export", "Write the run to a file: Markdown, HTML, CSV or JSON."),
+    Key("a", "take_up", "follow/apply", "Follow a run that goes on; take what a verdict proposes to the Service form."),
 )
 
 DOCTOR: tuple[Key, ...] = (

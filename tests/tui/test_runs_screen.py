@@ -12,11 +12,16 @@ from textual.widgets import Input
 
 from console.analysis.run_verdict import EXIT_OF_CLASS
 from console.errors import ExitCode
+from console.experiments.curves import Curve
 from console.experiments.store import RunRecord, Store
-from console.tui.glyphs import UNICODE
+from console.experiments.svg import Point
+from console.tui.glyphs import ASCII, UNICODE, Glyphs
+from console.tui.screens.export_run import ExportScreen
 from console.tui.screens.playbooks import PlaybooksScreen
 from console.tui.screens.runs import RunsScreen
+from console.tui.screens.service import ServiceScreen
 from console.tui.tones import BAD
+from console.tui.widgets.overlay import draw_overlays, matched
 from console.tui.widgets.run_list import columns_of, draw_run_row, matching
 from console.tui.widgets.verdict_card import class_mark
 from tests.tui.conftest import console_of, lines, opened, settled, text, until
@@ -57,7 +62,10 @@ def keep(
         numbered = ({"v": 1, "seq": seq, "t": 0.0, "m": 0.0, **event} for seq, event in enumerate(events))
         store.append(run_id, b"".join(json.dumps(event).encode() + b"\n" for event in numbered))
         if over:
-            levels = (verdict or {}).get("levels", [])
+            levels = [
+                {**one, "context": one["level"], "step_ms": one["step_ms"] + step_ms - 30.0}
+                for one in (verdict or {}).get("levels", [])
+            ]
             end = {
                 "type": "result",
                 "run_id": run_id,
@@ -172,14 +180,110 @@ async def test_a_run_that_measured_nothing_cannot_be_golden_and_the_reason_stays
         assert "nothing can be measured by it" in session.happenings.items[-1].text
 
 
-async def test_export_writes_markdown_for_a_colleague(host: RecordedHost, kept: Path) -> None:
-    async with opened(host, (120, 45)) as pilot:
+@pytest.mark.parametrize(
+    ("letter", "form", "begins"),
+    [
+        ("m", "md", "# context_curve on gpu-01"),
+        ("h", "html", "<!DOCTYPE html>"),
+        ("c", "csv", "i,arm,"),
+        ("j", "json", "{"),
+    ],
+)
+async def test_export_writes_the_form_asked_for_and_says_where(
+    host: RecordedHost, kept: Path, letter: str, form: str, begins: str
+) -> None:
+    async with opened(host, (80, 24)) as pilot:
         await open_runs(pilot)
         await pilot.press("down", "x")
-        path = kept / "exports" / "20261129-1100-context_curve-bb.md"
-        await until(pilot, path.exists)
-        assert path.read_text(encoding="utf-8").startswith("# context_curve on gpu-01")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen) and "h  HTML" in text(pilot))
+        await pilot.press(letter)
+        path = kept / "exports" / f"20261129-1100-context_curve-bb.{form}"
+        session = console_of(pilot).session
+        await until(pilot, lambda: session.happenings.items and str(path) in session.happenings.items[-1].text)
+        assert path.read_text(encoding="utf-8").startswith(begins)
         assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_export_is_left_without_a_file_by_escape(host: RecordedHost, kept: Path) -> None:
+    async with opened(host, (80, 24)) as pilot:
+        await open_runs(pilot)
+        await pilot.press("x")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
+        await pilot.press("q", "escape")
+        await until(pilot, lambda: isinstance(pilot.app.screen, RunsScreen))
+        assert not (kept / "exports").exists()
+
+
+@pytest.mark.parametrize(("size", "charts"), [((80, 60), 1), ((200, 50), 3)])
+async def test_a_comparison_lays_the_curves_of_both_over_each_other(
+    host: RecordedHost, kept: Path, size: tuple[int, int], charts: int
+) -> None:
+    async with opened(host, size) as pilot:
+        await open_runs(pilot)
+        await pilot.press("down", "space", "down", "space", "c")
+        await until(pilot, lambda: "○ before (dashed)   ● after" in text(pilot))
+        titles = [row for row in lines(pilot) if "over context (tokens)" in row]
+        assert titles[0].count("over context") == charts  # one below the other, or side by side
+        assert "Step time, ms" in titles[0]
+        await pilot.resize_terminal(60, 60)  # drawn anew for the width that there is now
+        await until(pilot, lambda: all(len(row.rstrip()) <= 60 for row in lines(pilot)))
+        assert "○ before (dashed)   ● after" in text(pilot)
+
+
+async def test_what_a_kept_verdict_proposes_is_taken_to_the_form_of_its_own_host(
+    host: RecordedHost, own_state: Path
+) -> None:
+    own_state.mkdir(parents=True)
+    verdict = {**VERDICT, "changes": {"tree_budget": 8}}
+    keep(own_state, "a-run", "2026-11-29T10:00:00Z", verdict=verdict, host="gpu-02")
+    keep(own_state, "b-run", "2026-11-29T11:00:00Z", verdict=verdict)
+    async with opened(host, (160, 45)) as pilot:
+        await open_runs(pilot)
+        await until(pilot, lambda: "a follow/apply" in lines(pilot)[-1])
+        await pilot.press("down")
+        await until(pilot, lambda: "a follow/apply" not in lines(pilot)[-1])  # that is another host's
+        await pilot.press("up")
+        await until(pilot, lambda: "a follow/apply" in lines(pilot)[-1])
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ServiceScreen) and "tree_budget  16 → 8" in text(pilot))
+        assert host.calls == []
+
+
+def spots(*pairs: tuple[float, float], ci: float = 0.0) -> Curve:
+    points = tuple(Point(x, y, (y - ci, y + ci) if ci else None) for x, y in pairs)
+    return Curve("Step time", "context (tokens)", "ms", points)
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+def test_two_curves_keep_their_places_and_are_told_apart_without_colour(glyphs: Glyphs) -> None:
+    before, after = spots((0, 20), (100, 20)), spots((0, 40), (100, 80))
+    rows = [line.plain for line in draw_overlays([(before, after)], 60, glyphs, rows=9)]
+    plot = rows[3:12]
+    assert [row[:10].strip() for row in plot] == ["80", *[""] * 7, "0"]
+    here = {
+        mark: [(row, cell) for row, line in enumerate(plot) for cell, one in enumerate(line) if one == mark]
+        for mark in glyphs.dot + glyphs.ring
+    }
+    assert here[glyphs.dot] == [(0, 59), (4, 10)]  # 80 at the right end, 40 at the left
+    assert here[glyphs.ring] == [(6, 10), (6, 59)]  # 20 throughout
+    between = plot[6][11:59].replace(glyphs.dot, "")
+    assert 0 < sum(one != " " for one in between) < 48  # dashed
+    assert rows[12].split() == ["0", "100"]
+
+
+def test_an_interval_is_an_upright_stroke_through_its_point() -> None:
+    rows = [
+        line.plain for line in draw_overlays([(spots((0, 50), (100, 50)), spots((50, 50), ci=40))], 60, UNICODE, rows=9)
+    ]
+    middle = {row for row, line in enumerate(rows[3:12]) if line[34:36].strip()}
+    assert middle >= set(range(1, 8))
+
+
+def test_only_curves_of_one_name_and_unit_are_laid_over_each_other() -> None:
+    ours, theirs = spots((0, 1)), spots((0, 2))
+    assert matched([ours], [theirs]) == [(ours, theirs)]
+    assert matched([ours], [Curve("Step time", "output tokens", "ms", theirs.points)]) == []
+    assert matched([Curve("Step time", "context (tokens)", "ms", ())], [theirs]) == []
 
 
 async def test_a_run_that_goes_on_is_followed_again_from_its_first_event(host: RecordedHost, own_state: Path) -> None:

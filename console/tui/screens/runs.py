@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from textual import on
 from textual.binding import BindingType
@@ -19,9 +19,12 @@ from textual.widgets import Input
 from console.errors import OperatorError
 from console.experiments.store import RunSummary, Store, StoredRun
 from console.private_file import write_private
+from console.tui.glyphs import Glyphs
 from console.tui.keys import RUNS, bindings
 from console.tui.screens.asking import perform
+from console.tui.screens.export_run import ExportScreen
 from console.tui.screens.screen import ConsoleScreen
+from console.tui.screens.service import ServiceScreen
 from console.tui.session import Session
 from console.tui.tones import BAD, PLAIN, QUIET, WARN, within
 from console.tui.view import View
@@ -31,6 +34,8 @@ from console.tui.widgets.run_list import columns_of, draw_run_row, matching
 from console.tui.widgets.stored_report import draw_compared, draw_stored
 from console.tui.words import count_of
 
+Drawn = Callable[[int, Glyphs], list[Content]]
+"""A report that is drawn anew for each width."""
 READ_AFTER_S = 0.2
 """Pause after which the run under the cursor is read from disk."""
 
@@ -48,7 +53,7 @@ class RunsScreen(ConsoleScreen):
         self._shown: Sequence[RunSummary] = ()
         self._filter = ""
         self._marked: list[str] = []  # ids, in the order in which they were marked
-        self._report: list[Content] | StoredRun | None = None
+        self._report: Drawn | StoredRun | None = None
         self._fault: str | None = None
         self._read_timer: Timer | None = None
         self._seen_run: tuple[str | None, bool] = (None, False)
@@ -88,9 +93,8 @@ class RunsScreen(ConsoleScreen):
         """Keys show only where they do something."""
         if action == "compare":
             return len(self._marked) == 2
-        if action == "attach":
-            here = self._here
-            return here is not None and here.status == "running" and here.host == self.session.host
+        if action == "take_up":
+            return self._goes_on or bool(self._proposed)
         return True
 
     def action_open(self) -> None:
@@ -134,16 +138,19 @@ class RunsScreen(ConsoleScreen):
             perform(self, self.session, self._pin(here))
 
     def action_export(self) -> None:
-        """Write Markdown."""
+        """Ask in which form, then write it."""
         here = self._here
         if here is not None:
-            perform(self, self.session, self._export(here))
+            dialog = ExportScreen(self._exports, self.session.glyphs)
+            self.app.push_screen(dialog, lambda form: self._write_as(here, form))
 
-    def action_attach(self) -> None:
-        """Follow it on the Playbooks screen."""
+    def action_take_up(self) -> None:
+        """Follow a run that goes on; of one that is over, take its proposal to the form. Nothing is applied by that."""
         here = self._here
-        if here is not None:
+        if here is not None and self._goes_on:
             perform(self, self.session, self._follow(here))
+        elif self._proposed:
+            perform(self, self.session, self._propose(self._proposed))
 
     def key_escape(self) -> None:
         """Back to the list, its filter as it was."""
@@ -205,7 +212,7 @@ class RunsScreen(ConsoleScreen):
         try:
             self._report = await self.session.archive.ask(lambda store: store.show(run.id))
         except OperatorError as error:
-            self._report = [Content.styled(f" {self.session.glyphs.no} {error}", BAD)]
+            self._report = partial(_told, str(error))
         self.query_one("#runs-report", VerticalScroll).scroll_home(animate=False)
         self.refresh_bindings()
         self.refresh_view()
@@ -216,8 +223,7 @@ class RunsScreen(ConsoleScreen):
         marked = [run for run in self._all or () if run.id in self._marked]
         earlier, later = sorted(marked, key=lambda run: run.started)
         compared = await self.session.archive.ask(lambda store: compare(store.show(earlier.id), store.show(later.id)))
-        width = self.query_one("#runs-report-pane").content_size.width
-        self._report = draw_compared(compared, width, self.session.glyphs)
+        self._report = partial(draw_compared, compared)
         self.add_class("-reading")
         self.query_one("#runs-report").focus()
         self.refresh_view()
@@ -229,11 +235,15 @@ class RunsScreen(ConsoleScreen):
         self.session.note("success", f"{run.id} {words} {run.playbook} on {run.host}")
         self._read_list()
 
-    async def _export(self, run: RunSummary) -> None:
+    def _write_as(self, run: RunSummary, form: str | None) -> None:
+        if form is not None:
+            perform(self, self.session, self._export(run, form))
+
+    async def _export(self, run: RunSummary, form: str) -> None:
         from console.experiments.export import export
 
-        text = await self.session.archive.ask(lambda store: export(store.show(run.id), "md"))
-        path = self.session.archive.folder / "exports" / f"{run.id}.md"
+        text = await self.session.archive.ask(lambda store: export(store.show(run.id), form))
+        path = self._exports / f"{run.id}.{form}"
         _write(path, text)
         self.session.note("success", f"written to {path}")
 
@@ -241,6 +251,10 @@ class RunsScreen(ConsoleScreen):
         stored = await self.session.archive.ask(lambda store: store.show(run.id))
         await self.run_action("app.go('playbooks')")
         await self.session.attach_run(run.id, run.playbook, stored.record.params)
+
+    async def _propose(self, changes: Mapping[str, Any]) -> None:
+        await self.run_action("app.go('service')")
+        cast(ServiceScreen, self.app.screen).take_changes({name: str(value) for name, value in changes.items()})
 
     def _fill(self, cursor: int | None = None) -> None:
         self._shown = matching(self._all or (), self._filter)
@@ -276,11 +290,30 @@ class RunsScreen(ConsoleScreen):
             return [Content.styled(f" {kept}", QUIET)]
         if isinstance(self._report, StoredRun):
             return draw_stored(self._report, width, view.glyphs)
-        return self._report or []
+        return self._report(width, view.glyphs) if self._report is not None else []
 
     @property
     def _here(self) -> RunSummary | None:
         return self._shown[self._listing.cursor] if self._shown else None
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the run under the cursor runs on this host now."""
+        here = self._here
+        return here is not None and here.status == "running" and here.host == self.session.host
+
+    @property
+    def _proposed(self) -> Mapping[str, Any]:
+        """The settings that the verdict of the run under the cursor proposes for this host."""
+        here, report = self._here, self._report
+        if here is None or not isinstance(report, StoredRun) or report.record.id != here.id:
+            return {}
+        changes = ((report.result or {}).get("verdict") or {}).get("changes")
+        return changes if isinstance(changes, Mapping) and here.host == self.session.host else {}
+
+    @property
+    def _exports(self) -> Path:
+        return self.session.archive.folder / "exports"
 
     @property
     def _listing(self) -> Listing:
@@ -289,6 +322,10 @@ class RunsScreen(ConsoleScreen):
     @property
     def _input(self) -> Input:
         return self.query_one("#runs-input", Input)
+
+
+def _told(why: str, _width: int, glyphs: Glyphs) -> list[Content]:
+    return [Content.styled(f" {glyphs.no} {why}", BAD)]
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from console.experiments.curves import curves_of
 from console.experiments.report import level_table
 from console.experiments.store import StoredRun
 from console.tui.glyphs import Glyphs, shown
 from console.tui.runs import RunTable, RunView, replayed
 from console.tui.tones import PLAIN, QUIET, STRONG
+from console.tui.widgets.overlay import draw_overlays, matched
 from console.tui.widgets.run_report import draw_run
 from console.tui.widgets.verdict_card import draw_verdict
 from console.tui.words import day_and_clock, epoch_s
@@ -21,6 +23,7 @@ from console.tui.words import day_and_clock, epoch_s
 if TYPE_CHECKING:
     from console.analysis.effects import Effect
     from console.experiments.compare import Compared
+    from console.experiments.conditions import Difference
 
 
 def draw_stored(stored: StoredRun, width: int, glyphs: Glyphs) -> list[Content]:
@@ -49,12 +52,12 @@ def _view_of(stored: StoredRun) -> RunView:
 
 
 def draw_compared(compared: Compared, width: int, glyphs: Glyphs) -> list[Content]:
-    """The verdict, each effect with its interval, and what else was different."""
+    """The verdict, each effect with its interval, the curves of both on one pair of axes, and what else was different."""
     before, after = compared.before.record, compared.after.record
     lines = [
         Content.styled(" Two runs against each other", STRONG),
-        _named("before", f"{before.id} on {before.host}", glyphs),
-        _named("after", f"{after.id} on {after.host}", glyphs),
+        _named("before", f"{before.id} on {before.host}, {day_and_clock(before.started)}", glyphs),
+        _named("after", f"{after.id} on {after.host}, {day_and_clock(after.started)}", glyphs),
         Content(""),
         *draw_verdict(compared.verdict.to_json(), width, glyphs),
     ]
@@ -65,11 +68,18 @@ def draw_compared(compared: Compared, width: int, glyphs: Glyphs) -> list[Conten
         lines += [_effect(name, effect) for name, effect in effects]
         cells = f"over {found.cells} combinations of text kind and context that are in both"
         lines.append(Content.styled(f" {cells}", QUIET))
-    differences = [*compared.differences, *compared.soft]
-    if differences:
-        lines += [Content(""), Content.styled(" what else is different", QUIET)]
-        lines += _wrapped([str(one) for one in differences], width, glyphs)
-    return lines
+        pairs = matched(curves_of(compared.before), curves_of(compared.after))
+        lines += [Content(""), *draw_overlays(pairs, width, glyphs)] if pairs else []
+    lines += _differences(" what forbids it", compared.differences if compared.refused else (), width, glyphs)
+    lines += _differences(" the factor under test", () if compared.refused else compared.differences, width, glyphs)
+    return lines + _differences(" what else is different", compared.soft, width, glyphs)
+
+
+def _differences(title: str, differences: Sequence[Difference], width: int, glyphs: Glyphs) -> list[Content]:
+    if not differences:
+        return []
+    texts = [str(one) for one in differences]
+    return [Content(""), Content.styled(title, QUIET), *_wrapped(texts, width, glyphs)]
 
 
 def _effect(name: str, effect: Effect) -> Content:
