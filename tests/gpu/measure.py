@@ -37,6 +37,8 @@ class Row:
     gb_s: float = math.nan
     of_copy: float = math.nan
     note: str = ""
+    host: float = math.nan
+    """The host's part of a captured round, in the rows of those."""
 
 
 def microseconds(bench: Bench, calls: Sequence[Callable[[], object]]) -> float:

@@ -68,7 +68,7 @@ def decode(
     graphs = RoundGraphs(model, state)
     plan = plan_of(mode, budget, model, bucket(1, 512))
     while len(out) < tokens:
-        out += graphs.run(plan) if captured else run_eagerly(model, state, plan)
+        out += (graphs.run(plan) if captured else run_eagerly(model, state, plan)).tokens
     return out[:tokens]
 
 
@@ -92,7 +92,7 @@ def time_rounds(bench: Bench, copy: float) -> list[Row]:
                 floor = weights + 2 * context * 36 * 8 * 128 * 2
                 of_copy = floor / (captured * 1e-3) / copy
                 note = f"host {share:.1%}; {floor / 1e9:.1f} GB of target weights and keys"
-                rows.append(Row("round, captured", case, captured * 1e3, floor / captured / 1e6, of_copy, note))
+                rows.append(Row("round, captured", case, captured * 1e3, floor / captured / 1e6, of_copy, note, share))
     if bench.measures:
         rows.append(Row("memory", "peak", note=f"{torch.cuda.max_memory_allocated() / 1e9:.1f} GB"))
     return rows

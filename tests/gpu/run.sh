@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Everything about the kernels that needs a GPU, in under ten minutes; prints one table last. From anywhere:
 #
-#     bash tests/gpu/run.sh            on a GPU
-#     bash tests/gpu/run.sh rehearse   the same programs on a CPU at toy sizes, no figure measured: do they run at all?
+#     bash tests/gpu/run.sh              on a GPU
+#     bash tests/gpu/run.sh --rehearse   the same steps on a CPU at toy sizes, no figure measured: do they run at all?
 #
-# Needs the engine's requirements and the triton that came with torch. PYTHON chooses the interpreter.
+# A step that fails, dies or hangs is a row of the table; the others run. Needs the engine's requirements and the triton
+# that came with torch. PYTHON chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-exec "${PYTHON:-python3}" -m tests.gpu.run "${1:-measure}"
+mode="${1:-measure}"
+shift || true
+exec "${PYTHON:-python3}" -m tests.gpu.run "${mode#--}" "$@"

@@ -37,18 +37,22 @@ LIMIT = 8e-3
 """RMS error over RMS of the exact values: bfloat16 rounds by 2^-9 at most, 0.0011 in the mean; sums add little."""
 
 
-def check_values(bench: Bench) -> list[Row]:
-    """A row a kernel. Raises AssertionError where one is wrong, with the figure."""
-    checks: tuple[Callable[[Bench], float], ...] = (
+Check = Callable[[Bench], float]
+
+
+def all_checks() -> tuple[Check, ...]:
+    """One or more a kernel, each giving its error ratio."""
+    return (
         norms, rotary, silu, stored, attention, windowed_attention, latents, commit, trees, walks, candidates, greedy, sampled,
         routers, alignment, int4, experts_dense, experts_packed,
     )  # fmt: skip
-    rows = []
-    for check in checks:
-        error = check(bench)
-        assert error <= LIMIT, f"{check.__name__}: error ratio {error:.2e} over {LIMIT:.0e}"
-        rows.append(Row("values", check.__name__, note="equal" if error == 0 else f"error ratio {error:.1e}"))
-    return rows
+
+
+def checked(check: Check, bench: Bench) -> list[Row]:
+    """The row of a check. Raises AssertionError where its values are wrong, with the figure."""
+    error = check(bench)
+    assert error <= LIMIT, f"error ratio {error:.2e} over {LIMIT:.0e}"
+    return [Row("values", check.__name__, note="equal" if error == 0 else f"error ratio {error:.1e}")]
 
 
 def numbers(bench: Bench, *shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
