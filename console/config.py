@@ -95,7 +95,7 @@ def _listed_target(name: str, entry: HostEntry, where: Places) -> Target:
         target,
         name=name,
         tag=entry.tag or ("PROD" if entry.production else None),
-        colour=entry.colour,
+        colour="red" if entry.production else entry.colour,
         scope=entry.scope,
         unit=entry.unit,
         production=entry.production,

@@ -272,7 +272,7 @@ class Host:
         await self.site.connection.close()
 
     def _watch(self) -> Watch:
-        return Watch(self.site, tag=self.target.tag)
+        return Watch(self.site, tag=self.target.tag, colour=self.target.colour)
 
     def permit(self, verb: str) -> None:
         """The gate that everything goes through that changes the box. Raises UsageError read-only, LinkError unless LIVE."""

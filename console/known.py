@@ -31,6 +31,7 @@ class Known:
     host: str
     link: LinkState
     tag: str | None = None
+    colour: str | None = None
     service: ServiceState | None = None
     report: EngineReport | None = None
     machine: HostFigures | None = None
@@ -104,6 +105,7 @@ class Known:
             taken_s=now_s,
             link=self.link,
             tag=self.tag,
+            colour=self.colour,
             service=self.service,
             engine=report.engine if report else None,
             settings={**self.started, **report.settings} if report else {},

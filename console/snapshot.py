@@ -99,6 +99,7 @@ class Snapshot:
     taken_s: float
     link: LinkState
     tag: str | None = None
+    colour: str | None = None  # as hosts.toml gives it
     service: ServiceState | None = None
     engine: EngineInfo | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # leaf name -> value in force

@@ -38,8 +38,15 @@ GLANCE_LINES = 400
 class Watch:
     """The latest of everything about one host. `look` reads it once; `snapshots` follows it."""
 
-    def __init__(self, site: Site, *, tag: str | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.known = Known(site.connection.target.name, site.connection.state, tag)
+    def __init__(
+        self,
+        site: Site,
+        *,
+        tag: str | None = None,
+        colour: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.known = Known(site.connection.target.name, site.connection.state, tag, colour)
         self._site = site
         self._clock = clock
         self._reader: LogReader = site.deployment.reader()

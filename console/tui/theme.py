@@ -20,6 +20,14 @@ TONES: dict[str, str] = {
     "host-4": "#d6a55c",
     "host-5": "#7aa7e6",
     "host-production": "#f28b82",
+    "named-red": "#f28b82",
+    "named-yellow": "#e0b25e",
+    "named-green": "#7bb98f",
+    "named-blue": "#7aa7e6",
+    "named-magenta": "#b197e8",
+    "named-cyan": "#4fb8c4",
+    "named-white": "#e6eaf2",
+    "named-grey": "#8a93a5",
 }
 """Variables of our own; they stand in for themes that do not define them."""
 

@@ -50,7 +50,7 @@ def test_a_listed_host_brings_all_its_settings(where: Places) -> None:
         user = "ops"
         port = 2222
         key = "~/.ssh/gpu"
-        colour = "red"
+        colour = "green"
         scope = "system"
         unit = "sglang.service"
         production = true
@@ -61,13 +61,14 @@ def test_a_listed_host_brings_all_its_settings(where: Places) -> None:
     assert (found.name, found.address, found.port, found.user) == ("gpu-01", "10.0.0.7", 2222, "ops")
     assert found.identity_files == (Path.home() / ".ssh/gpu",) and found.only_these_keys
     assert (found.tag, found.colour, found.scope, found.unit) == ("PROD", "red", "system", "sglang.service")
+    # production is red whatever the file says
     assert found.production and found.read_only and found.listed
     assert found.own_known_hosts == where.known_hosts
     assert Path.home() / ".ssh/known_hosts" in found.known_hosts
 
 
 def test_a_listed_host_may_name_an_ssh_alias(where: Places) -> None:
-    write(where.hosts, '[gpu]\naddress = "alias"\ntag = "LAB"\n')
+    write(where.hosts, '[gpu]\naddress = "alias"\ntag = "LAB"\ncolour = "#12ab9f"\n')
     write(where.ssh_config[0], "Host alias\n  HostName 10.1.1.1\n  User deep\n  Port 2200\n  HostKeyAlias farm\n")
     found = resolve("gpu", where)
     assert (found.ssh_name, found.address, found.user, found.port) == ("alias", "10.1.1.1", "deep", 2200)

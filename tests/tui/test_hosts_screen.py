@@ -11,11 +11,14 @@ from textual.pilot import Pilot
 
 from console.box.errors import LinkError
 from console.fleet import Fleet, Glance
+from console.hosts_file import COLOURS
 from console.tui.glyphs import ASCII, UNICODE, Glyphs
 from console.tui.screens.hosts import HostsScreen
 from console.tui.screens.overview import OverviewScreen
+from console.tui.theme import TONES
 from console.tui.view import View
 from console.tui.widgets.host_list import HostLine, draw_host_row
+from console.tui.widgets.top_line import draw_top_line, host_tone
 from tests.tui.conftest import console_of, lines, opened, settled, text, until
 from tests.tui.recorded import ALARM, RecordedHost, snapshot
 
@@ -206,3 +209,31 @@ async def _watched_until(fleet: Fleet, standing: str) -> None:
         await stands.wait()
     watching.cancel()
     await asyncio.wait([watching])
+
+
+@pytest.mark.parametrize(
+    ("tag", "colour", "tone"),
+    [
+        ("LAB", "cyan", "bold $named-cyan"),
+        ("LAB", "#12ab9f", "bold #12ab9f"),
+        ("PROD", "cyan", "bold $host-production"),
+        ("prod-2", None, "bold $host-production"),
+    ],
+)
+def test_a_host_has_the_colour_of_hosts_toml_and_production_is_always_red(
+    tag: str, colour: str | None, tone: str
+) -> None:
+    assert host_tone("gpu-01", tag, colour) == tone
+    shown = snapshot(10.0, tag=tag, colour=colour)
+    view = View("gpu-01", 10.0, 1_790_000_000.0, shown)
+    styles = {str(span.style) for span in draw_top_line(view, 100, 1)[0].spans}
+    styles |= {
+        str(span.style)
+        for span in draw_host_row(HostLine(Glance("gpu-01", "up", 0.0, shown), view), 12, 100, UNICODE)[0].spans
+    }
+    assert tone in styles
+
+
+def test_every_colour_that_hosts_toml_may_name_is_one_of_the_theme() -> None:
+    assert {f"named-{colour}" for colour in COLOURS} <= TONES.keys()
+    assert host_tone("gpu-01", "LAB") == host_tone("gpu-01", None)  # its own, the same on every day

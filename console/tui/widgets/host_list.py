@@ -50,7 +50,10 @@ def draw_host_row(line: HostLine, names: int, width: int, glyphs: Glyphs, *, her
     head: list[Piece] = [
         (f" {glyphs.pointer if here else ' '} ", KEY),
         (f"{mark} ", tone),
-        (f"{clipped(shown(_name(line), glyphs), names, glyphs)}  ", host_tone(glance.name, tag)),
+        (
+            f"{clipped(shown(_name(line), glyphs), names, glyphs)}  ",
+            host_tone(glance.name, tag, snapshot.colour if snapshot else None),
+        ),
     ]
     if glance.standing == "listed":
         return [Content.assemble(*head, ("not watched: enter connects to it", QUIET))]

@@ -49,10 +49,12 @@ def draw_top_line(view: View, width: int, _height: int) -> list[Content]:
     return [_joined(segments)]
 
 
-def host_tone(host: str, tag: str | None) -> str:
-    """A production host is always red; any other has a colour of its own, the same on every day."""
+def host_tone(host: str, tag: str | None, colour: str | None = None) -> str:
+    """A production host is always red; any other has the colour of hosts.toml, or one of its own, the same every day."""
     if tag is not None and tag.upper().startswith("PROD"):
         return "bold $host-production"
+    if colour is not None:
+        return f"bold {colour if colour.startswith('#') else f'$named-{colour}'}"
     return f"bold {_HOST_TONES[zlib.crc32(host.encode()) % len(_HOST_TONES)]}"
 
 
@@ -85,9 +87,12 @@ def _left_segments(view: View) -> list[_Segment]:
     snapshot, glyphs = view.snapshot, view.glyphs
     _state, tone, _age = state_words(view)
     tag = snapshot.tag if snapshot else None
+    colour = snapshot.colour if snapshot else None
     host = shown(view.host, glyphs)
     name = f"{host} [{shown(tag, glyphs)}]" if tag else host
-    segments = [_Segment(Content.assemble((f" {glyphs.dot} ", tone), (name, host_tone(view.host, tag))), gap="")]
+    segments = [
+        _Segment(Content.assemble((f" {glyphs.dot} ", tone), (name, host_tone(view.host, tag, colour))), gap="")
+    ]
     if snapshot is None:
         return segments
     engine, settings = snapshot.engine, snapshot.settings
