@@ -11,8 +11,9 @@
 # kind = "check"
 # engines = ["bundled", "sglang", "vllm"]
 # needs = ["openai.completions", "stream", "usage.stream", "ignore_eos", "spec.on"]
-# wants = ["steps.exact", "accept.length", "tokens.count", "logprobs"]
+# wants = ["steps.exact", "accept.length", "tokens.count", "logprobs", "unit.restart"]
 # effects = []
+# restarts_on = ["sglang", "vllm"]
 # exclusive = true
 # est_seconds = "budget_seconds"
 # max_seconds = 3600
@@ -46,13 +47,14 @@
 
 Where two answers part, the gap between the two most probable tokens at that place says why: a near tie may fall either
 way in another order of additions, a wide gap means that verification is wrong. An engine that tells no
-log-probabilities leaves that open, and the verdict says so."""
+log-probabilities leaves that open, and the verdict says so. On the bundled engine a request chooses; elsewhere the drafted
+answers come first, and the plain ones from a start without speculation, after which the old settings serve again."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # python3 -I looks for no modules beside the script
 import kit
@@ -61,9 +63,14 @@ SHORT = 64
 FEWEST = 4
 
 
+OFF = {"mode": "off"}
+Asked = Tuple[str, int, Any]  # kind of text, prompt tokens as planned, the prompt
+
+
 def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run will do, as far as it is known without the engine."""
     return {
+        "changes": [OFF],
         "steps": 2 * params["prompts"],
         "est_s": params["budget_seconds"],
         "budget": f"long prompts are shortened, and {FEWEST} prompts measured at least",
@@ -72,12 +79,18 @@ def plan(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def measure(run: kit.Run) -> Mapping[str, Any]:
     """Both answers of every prompt, compared."""
-    params = run.params
-    if not run.chooses_speculation:
-        raise kit.Stop(
-            "missing", f"{run.engine.kind} takes no choice of speculation with a request", "capability_missing"
-        )
-    long = kit.long_prompt(run, params["long"], params["prompts"], params["tokens"])
+    long = kit.long_prompt(run, run.params["long"], run.params["prompts"], run.params["tokens"])
+    if run.chooses_speculation:
+        declare_table(run)
+        return {"compared": by_request(run, long), "long": long}
+    with kit.Service(run) as service:
+        service.check(OFF)
+        declare_table(run)
+        return {"compared": by_restart(run, service, long), "long": long}
+
+
+def declare_table(run: kit.Run) -> None:
+    """The live table."""
     run.table(
         "prompts",
         ("kind", "", "kind of text"),
@@ -85,26 +98,72 @@ def measure(run: kit.Run) -> Mapping[str, Any]:
         ("equal", "tok", "tokens until they part; all of them where they do not"),
         ("gap_nat", "nat", "gap of the two most probable tokens there"),
     )
-    compared = 0
+
+
+def by_request(run: kit.Run, long: int) -> int:
+    """Each prompt is asked twice; how many were compared."""
+    params = run.params
     for number in range(params["prompts"]):
-        if compared >= FEWEST and run.elapsed_s * (compared + 1) / compared > params["budget_seconds"]:
-            run.warn("budget", f"{compared} of {params['prompts']} prompts compared, then the time budget was used up")
-            break
-        kind, level = kit.KINDS[number % len(kit.KINDS)], (SHORT, long)[number % 2]
-        prompt = run.prompts.make(kind, level)
-        plain, truth = run.ask(kind, level, params["tokens"], prompt=prompt, speculation={"mode": "off"})
-        drafted, answer = run.ask(kind, level, params["tokens"], prompt=prompt)
-        if truth.token_ids is None or answer.token_ids is None:
-            raise kit.Stop("missing", "the engine does not tell token ids", "capability_missing")
-        parts = parting(truth.token_ids, answer.token_ids)
-        gap = None if parts is None else run.gap_nat([*prompt, *truth.token_ids[:parts]])
-        run.sample(plain, level=level, arm="off", pair=number, block=number)
-        run.sample(drafted, level=level, arm="now", pair=number, block=number, parts_at=parts, gap_nat=gap)
-        equal = len(truth.token_ids) if parts is None else parts
-        run.row("prompts", kind=kind, context=level, equal=equal, gap_nat=gap)
-        compared += 1
-        run.progress(compared, params["prompts"], f"{kind}, {level} tokens")
-    return {"compared": compared, "long": long}
+        if used_up(run, number, 1.0):
+            return number
+        asked = prompt_of(run, number, long)
+        plain = answer(run, asked, OFF)
+        compare(run, number, asked, plain, answer(run, asked))
+    return int(params["prompts"])
+
+
+def by_restart(run: kit.Run, service: kit.Service, long: int) -> int:
+    """All prompts under the settings in force, then the same ones without speculation; how many were compared."""
+    drafted: List[Tuple[Asked, Tuple[Dict[str, Any], kit.Completion]]] = []
+    while len(drafted) < run.params["prompts"] and not used_up(run, len(drafted), 0.5):
+        asked = prompt_of(run, len(drafted), long)
+        drafted.append((asked, answer(run, asked)))
+        run.progress(len(drafted), 2 * run.params["prompts"], f"{asked[0]}, {asked[1]} tokens, drafted")
+    service.start_with(OFF)
+    for number, (asked, found) in enumerate(drafted):
+        compare(run, number, asked, answer(run, asked), found)
+    return len(drafted)
+
+
+def used_up(run: kit.Run, done: int, share: float) -> bool:
+    """Whether one more would pass that share of the time budget."""
+    budget_s = run.params["budget_seconds"] * share
+    if done < FEWEST or run.elapsed_s * (done + 1) / done <= budget_s:
+        return False
+    run.warn("budget", f"{done} of {run.params['prompts']} prompts compared, then the time budget was used up")
+    return True
+
+
+def prompt_of(run: kit.Run, number: int, long: int) -> Asked:
+    """Kinds in turn, short and long ones in turn."""
+    kind, level = kit.KINDS[number % len(kit.KINDS)], (SHORT, long)[number % 2]
+    return kind, level, run.prompts.make(kind, level)
+
+
+def answer(run: kit.Run, asked: Asked, speculation: Any = None) -> Tuple[Dict[str, Any], kit.Completion]:
+    """One answer. Raises Stop(missing) for an engine that does not tell token ids."""
+    kind, level, prompt = asked
+    choice = speculation if run.chooses_speculation else None
+    figures, found = run.ask(kind, level, run.params["tokens"], prompt=prompt, speculation=choice)
+    if found.token_ids is None:
+        raise kit.Stop("missing", "the engine does not tell token ids", "capability_missing")
+    return figures, found
+
+
+def compare(
+    run: kit.Run, number: int, asked: Asked, plain: Tuple[Dict[str, Any], kit.Completion],
+    drafted: Tuple[Dict[str, Any], kit.Completion],
+) -> None:  # fmt: skip
+    """Tell where two answers to one prompt part, and how near a tie it was there."""
+    kind, level, prompt = asked
+    truth, tokens = plain[1].token_ids or (), drafted[1].token_ids or ()
+    parts = parting(truth, tokens)
+    known = parts is not None and not isinstance(prompt, str)
+    gap = run.gap_nat([*prompt, *truth[:parts]]) if known else None
+    run.sample(plain[0], level=level, arm="off", pair=number, block=number)
+    run.sample(drafted[0], level=level, arm="now", pair=number, block=number, parts_at=parts, gap_nat=gap)
+    run.row("prompts", kind=kind, context=level, equal=len(truth) if parts is None else parts, gap_nat=gap)
+    run.progress(number + 1, run.params["prompts"], f"{kind}, {level} tokens")
 
 
 def parting(one: Sequence[int], other: Sequence[int]) -> Optional[int]:

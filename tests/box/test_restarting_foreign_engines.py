@@ -67,6 +67,19 @@ async def test_budgets_are_swept_by_restarts_and_the_best_one_can_be_applied(
             assert verdict["changes"] == {"mode": "ddtree", "tree_budget": 16}
 
 
+async def test_answers_are_held_against_those_of_a_start_without_speculation(
+    box: Box, ops: Connection, tmp_path: Path
+) -> None:
+    async with serving(box, ops, "sglang.launch_server", ARGUMENTS, ENGINE) as site:
+        result, rows, told = await ended(box, site, tmp_path, "lossless", prompts=4, tokens=31, long=96)
+        assert result["status"] == "done", result["message"]
+        assert result["verdict"]["class"] == "lossless", result["verdict"]["headline"]
+        assert [(row["arm"], row["steps"]) for row in rows] == [("off", 30), ("now", 6)] * 4
+        assert [row["P"] for row in rows[1::2]] == [64, 96, 64, 96]
+        starts = [event["msg"] for event in told if event["type"] == "log" and event["msg"].startswith("serving with")]
+        assert [one.split(" after")[0] for one in starts] == ["serving with mode off", "serving with the old settings"]
+
+
 async def test_a_page_size_that_the_engine_is_known_to_fail_with_touches_nothing(
     box: Box, ops: Connection, tmp_path: Path
 ) -> None:

@@ -95,7 +95,7 @@ class SGLang(_Engine):
                     return
                 time.sleep(self.step_s)
                 steps += 1
-                ids += [(len(ids) * 7919 + i * 104729) % 5003 for i in range(min(self.commit, wanted - len(ids)))]
+                ids += [(len(ids) + i) * 7919 % 5003 for i in range(min(self.commit, wanted - len(ids)))]
 
         return self.stream(chunks())
 
