@@ -20,7 +20,7 @@ from typing import Any
 
 from console.actions import SESSION, VERBS
 from console.command_line import Request, read_command_line
-from console.config import host_names, places
+from console.config import DEMO_NAME, host_names, places
 from console.errors import ExitCode, OperatorError, UsageError
 from console.help_text import of_verb, overview
 from console.own_log import keep_own_log
@@ -117,7 +117,33 @@ async def _console_wanted(request: Request, session: Session) -> ExitCode:
             "the console needs a terminal, and this is none",
             mend="name a verb (ddtree --help lists them), or add --plain for one line an event",
         )
+    if host is None and session.ask is not None:
+        return await _welcome(session)
     return await open_console(host, session)
+
+
+async def _welcome(session: Session) -> ExitCode:
+    """Nobody has opened a host yet: say what there is, and open what is chosen."""
+    from console.welcome import demo_runs, offers, read_answer, welcome_text
+
+    assert session.ask is not None
+    found = offers()
+    print(welcome_text(found, demo_runs=demo_runs()), file=sys.stderr)
+    while True:
+        try:
+            choice = read_answer(await session.ask("Open (empty leaves): "), found)
+        except ValueError as error:
+            print(f"ddtree: {error}", file=sys.stderr)
+            continue
+        if choice is None:
+            return ExitCode.DONE
+        if choice.verb is None:
+            return await open_console(choice.host, session)
+        request = read_command_line(
+            [choice.verb, *([choice.host] if choice.host else [])], VERBS, SESSION, lambda _: True
+        )
+        assert request.verb is not None
+        return await request.verb.run(Call(request.verb, request.arguments, session))
 
 
 async def open_console(host: str | None, session: Session) -> ExitCode:
@@ -153,10 +179,12 @@ def _last_host_file() -> Path:
 
 
 def _last_host() -> str | None:
+    """The host that was opened last; a demo counts only while it runs."""
     try:
-        return _last_host_file().read_text(encoding="utf-8").strip() or None
+        name = _last_host_file().read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
         return None
+    return name if name != DEMO_NAME or name in host_names() else None
 
 
 def _failed(error: OperatorError, as_json: bool) -> int:

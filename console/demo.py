@@ -28,7 +28,7 @@ from console.box.target import DEFAULT_UNIT
 from console.box.values import ServiceState
 from console.config import DEMO_NAME, Places, places, resolve
 from console.demo_file import DemoBox, read_demo, remove_demo, write_demo
-from console.demo_prompts import send_prompts
+from console.demo_prompts import run_goes_on, send_prompts
 from console.demo_server import DemoServer
 from console.deployment.bundled import first_settings_with
 from console.deployment.reconfigure import operator
@@ -83,7 +83,8 @@ async def demo_box(
             port = _free_port()
             await _install(connection, manager, request, port, on_progress)
             await _start(manager, on_progress)
-            sending = asyncio.create_task(send_prompts(port)) if request.prompts else None
+            prompting = send_prompts(port, run_goes_on(Path(manager.layout.runs))) if request.prompts else None
+            sending = asyncio.create_task(prompting) if prompting is not None else None
             try:
                 yield demo
             finally:
@@ -104,7 +105,9 @@ def _check_here(where: Places) -> None:
     running = read_demo(where.demo)
     if running is not None:
         raise DemoError(
-            f"a demo is running already, as process {running.pid}", mend="use it: ddtree demo's HOST is `demo`"
+            f"a demo is running already, as process {running.pid}",
+            mend="every verb works on it as HOST demo (ddtree status demo, ddtree run demo quick_probe), and `ddtree demo`"
+            f" without options opens the console on it; ctrl+c in its terminal, or kill {running.pid}, ends it",
         )
     missing = unmet(requirements(), {name: _version(name) for name in requirements()})
     if missing:

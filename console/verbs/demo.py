@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from console.config import DEMO_NAME
+from console.config import DEMO_NAME, places
+from console.demo_file import read_demo
 from console.errors import ExitCode, UsageError
 from console.telemetry.parse import AUTO, reader_for
 from console.telemetry.rates import Rates, rates_over
@@ -19,7 +20,10 @@ from console.verbs.verb import Call
 
 
 async def demo(call: Call) -> ExitCode:
-    """Start the demo's box, then open the console on it; with --headless or --run do without a screen."""
+    """Start the demo's box, then open the console on it; with --headless or --run do without a screen.
+
+    Where a demo runs already the console opens on that one; what needs a demo of its own is refused.
+    """
     from console.demo import DemoRequest, demo_box  # brings in asyncssh
 
     name = call.arguments["run"]
@@ -27,6 +31,12 @@ async def demo(call: Call) -> ExitCode:
         raise UsageError("--param goes with --run", where="demo")
     playbook = None if name is None else find_playbook(name)
     if not (call.flag("headless") or playbook or call.session.as_json):
+        running = read_demo(places().demo)
+        if running is not None:
+            call.tell(
+                f"a demo runs already, as process {running.pid}: the console opens on it, and leaving ends nothing"
+            )
+            return await call.session.open_console(DEMO_NAME, call.session)
         async with demo_box(on_progress=call.tell):
             return await call.session.open_console(DEMO_NAME, call.session)
     speaking = True
