@@ -42,11 +42,12 @@ def welcome_text(found: Sequence[Offer], *, demo_runs: bool) -> str:
     """The page, at most as wide as a small terminal."""
     width = max((len(one.name) for one in found[:MOST_SHOWN]), default=0)
     lines = [
-        "ddtree watches, changes and measures LLM engines over SSH. No host has been opened yet. To begin:",
+        "ddtree watches, changes and measures LLM engines over SSH.",
+        "No host has been opened yet. To begin:",
         "",
         "   d  the demo: it runs already"
         if demo_runs
-        else "   d  the demo: a small engine on this machine, gone when you leave it",
+        else "   d  the demo: a small engine on this machine, ended as you leave",
         *(f"  {number:>2}  {one.name:<{width}}  {one.source}" for number, one in enumerate(found[:MOST_SHOWN], 1)),
     ]
     if len(found) > MOST_SHOWN:
@@ -55,8 +56,8 @@ def welcome_text(found: Sequence[Offer], *, demo_runs: bool) -> str:
         [
             *lines,
             "",
-            "  user@host, user@host:port or an alias opens that host; hosts.toml gives hosts a name, a tag and a colour.",
-            "  doctor HOST (or doctor and a number) looks at what would stop it from working, each with its mend.",
+            "  user@host or user@host:port opens any other; hosts.toml names them.",
+            "  doctor HOST (or its number) says what would stop it from working.",
             "",
         ]
     )

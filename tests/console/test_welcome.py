@@ -37,7 +37,7 @@ def test_the_page_fits_a_small_terminal_and_names_demo_hosts_and_doctor(count: i
     lines = welcome_text(
         [*FOUND, *(Offer(f"h{n}", "SSH config") for n in range(300))][:count], demo_runs=running
     ).split("\n")
-    assert all(len(line) <= 118 for line in lines)
+    assert all(len(line) <= 80 for line in lines)
     assert ("   d  the demo: it runs already" in lines) is running
     assert any("doctor HOST" in line for line in lines)
     assert sum(line.endswith(("hosts.toml", "SSH config")) for line in lines) == min(count, MOST_SHOWN)
