@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,9 +31,9 @@ def eventually(look: Callable[[], Found], within_s: float = 20.0) -> Found:
 class Server:
     """An engine process: its log lines as they come, its HTTP side, and its end."""
 
-    def __init__(self, config: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, config: Path, environment: Mapping[str, str], program: Sequence[str] = ("-m", "engine")) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine", "serve", "--config", str(config)],
+            [sys.executable, *program, "serve", "--config", str(config)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
