@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,24 @@ class Tokenizer:
         if piece and all(character in _BYTE_OF for character in piece):
             return bytes(_BYTE_OF[character] for character in piece)
         return (self.decode([token_id], skip_special_tokens=False) or piece).encode()
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether each token stands for certain bytes, whatever is around it."""
+        return "ByteLevel" in str(self.backend.decoder)
+
+    @cached_property
+    def pieces(self) -> list[bytes]:
+        """Each token's bytes, by id, where tokens are byte-level; none for special tokens."""
+        vocabulary = self.backend.get_vocab(with_added_tokens=True)
+        found = [b""] * (max(vocabulary.values(), default=-1) + 1)
+        added = self.backend.get_added_tokens_decoder()
+        for piece, token in vocabulary.items():
+            if token in added:
+                found[token] = b"" if added[token].special else piece.encode()
+            elif all(character in _BYTE_OF for character in piece):
+                found[token] = bytes(_BYTE_OF[character] for character in piece)
+        return found
 
     def special_ids(self, texts: Sequence[str]) -> dict[int, str]:
         """Those of `texts` that are one special token each, which decoding leaves out: id -> text."""

@@ -26,6 +26,7 @@ class Grammar:
     """Rules by number. No rule may come back to itself without reading a byte."""
 
     rules: list[list[tuple[Symbol, ...]]] = field(default_factory=list)
+    _untils: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def rule(self, *alternatives: Sequence[Symbol]) -> int:
         """A new rule."""
@@ -53,8 +54,11 @@ class Grammar:
             rest = self.rule((), (*symbols, rest))
         return rest
 
-    def until(self, end: str, without: Iterable[str] = ()) -> int:
+    def until(self, end: str, without: Sequence[str] = ()) -> int:
         """Any bytes up to and with the first `end`, among them none of the words `without`."""
+        known = self._untils.get((end, *without))
+        if known is not None:
+            return known
         last, words = end.encode(), [end.encode(), *(word.encode() for word in without)]
         beginnings = {word[:size] for word in words for size in range(len(word))}
         numbers = {read: self.rule() for read in sorted(beginnings, key=len)}
@@ -70,6 +74,7 @@ class Grammar:
             self.rules[number] = [
                 (frozenset(found),) if to is None else (frozenset(found), to) for to, found in ways.items()
             ]
+        self._untils[(end, *without)] = numbers[b""]
         return numbers[b""]
 
 

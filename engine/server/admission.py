@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from engine.grammar.constraint import Form
 from engine.requests import GenerationRequest
 from engine.runtime import Sampling, Speculation
 from engine.server.errors import ApiError
@@ -17,9 +18,15 @@ MAX_SEED = 2**63
 
 
 def admit(
-    engine: Serving, body: GenerationBody, prompt_ids: Sequence[int], request_id: str, *, parses: bool = False
+    engine: Serving,
+    body: GenerationBody,
+    prompt_ids: Sequence[int],
+    request_id: str,
+    *,
+    parses: bool = False,
+    form: Form | None = None,
 ) -> GenerationRequest:
-    """Check everything that needs the loaded engine. `parses`: the answer's markers are wanted as text.
+    """Check everything that needs the loaded engine. `parses`: the answer's markers are wanted as text. `form`: what it must be.
 
     Raises ApiError 400 and 404.
     """
@@ -44,6 +51,7 @@ def admit(
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
             logit_bias=_logit_bias(engine, body),
+            form=form,
         ),
         speculation=_speculation(engine, body),
         max_tokens=_max_tokens(engine, body, len(prompt_ids)),

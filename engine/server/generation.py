@@ -16,6 +16,7 @@ from engine.scheduler import DrainingError, QueueFullError
 from engine.server.admission import admit
 from engine.server.answers import Answer
 from engine.server.errors import GONE, ApiError
+from engine.server.forms import form_of
 from engine.server.logprobs import LogprobWriter
 from engine.server.message import THINK, THOUGHT, Format, MessageParser
 from engine.server.schema import ChatBody, GenerationBody
@@ -37,8 +38,11 @@ async def generate(
     """Admit, queue and answer. Raises ApiError for all that is refused before the engine begins."""
     engine = service.serving()
     request_id = service.next_request_id()
-    parser = _parser(engine, body, prompt_ids, request_id) if isinstance(body, ChatBody) else None
-    asked = admit(engine, body, prompt_ids, request_id, parses=parser is not None)
+    parser, form = None, None
+    if isinstance(body, ChatBody):
+        parser = _parser(engine, body, prompt_ids, request_id)
+        form = await asyncio.to_thread(form_of, engine, body, parser)
+    asked = admit(engine, body, prompt_ids, request_id, parses=parser is not None, form=form)
     answer = Answer(
         kind=kind,
         id=service.public_id("cmpl" if kind == "completion" else "chatcmpl", request_id),

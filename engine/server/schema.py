@@ -237,7 +237,7 @@ class ToolFunction(Strict):
     name: Annotated[str, Field(min_length=1)]
     description: str | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None
+    strict: bool | None = None
 
 
 class Tool(Strict):
@@ -245,6 +245,38 @@ class Tool(Strict):
 
     type: Literal["function"]
     function: ToolFunction
+
+
+def _tool_choice(value: Any) -> Any:
+    match value:
+        case "auto" | "none" | "required":
+            return value
+        case {"type": "function", "function": {"name": str(), **other}, **others} if not other and not others:
+            return value
+    raise ValueError('auto, none, required, or {"type": "function", "function": {"name": …}}')
+
+
+class JsonSchema(Strict):
+    """A schema for the answer, and what it is called. It is enforced, whether `strict` or not."""
+
+    name: str
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def a_schema_where_there_is_to_be_one(self) -> ResponseFormat:
+        """And none elsewhere."""
+        if (self.json_schema is None) is (self.type == "json_schema"):
+            raise ValueError("json_schema belongs to type json_schema, and to no other")
+        return self
 
 
 def _own_switches(value: dict[str, Any]) -> dict[str, Any]:
@@ -264,8 +296,9 @@ class ChatBody(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1)]
     chat_template_kwargs: Switches = {}
     tools: list[Tool] = []
-    tool_choice: Literal["auto", "none"] = "auto"
-    parallel_tool_calls: Literal[True] = True
+    tool_choice: Annotated[Any, AfterValidator(_tool_choice)] = "auto"
+    parallel_tool_calls: bool = True
+    response_format: ResponseFormat | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
 
@@ -285,6 +318,24 @@ class ChatBody(GenerationBody):
     def offered(self) -> list[dict[str, Any]]:
         """The tools the model is told of."""
         return [] if self.tool_choice == "none" else [tool.model_dump(exclude_none=True) for tool in self.tools]
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to call a tool."""
+        return self.tool_choice not in ("auto", "none")
+
+    @property
+    def named_function(self) -> str | None:
+        """The one function that is to be called."""
+        return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, dict) else None
+
+    @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """The schema that the answer must hold under, empty for any object; None where it may be any text."""
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return None
+        return {} if wanted.json_schema is None else wanted.json_schema.schema_
 
     @property
     def schemas(self) -> dict[str, dict[str, Any]]:

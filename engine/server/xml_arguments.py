@@ -101,19 +101,8 @@ class XmlArguments:
         value, self._held = self._held[:sure], self._held[sure:]
         return _inside(value)
 
-    def _kinds(self, name: str) -> tuple[str, ...]:
-        """The JSON types a parameter may have, as far as its schema names them."""
-        schema = self.properties.get(name)
-        if not isinstance(schema, Mapping):
-            return ()
-        kinds: list[Any] = []
-        for part in (schema, *(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
-            named = part.get("type") if isinstance(part, Mapping) else None
-            kinds += named if isinstance(named, list) else [named]
-        return tuple(kind for kind in kinds if isinstance(kind, str))
-
     def _is_text(self, name: str) -> bool:
-        return set(self._kinds(name)) <= {"string"}
+        return set(kinds_of(self.properties.get(name))) <= {"string"}
 
     def _read(self, name: str, value: str) -> str:
         """JSON for a value that need not be a text; one that is no JSON of its kind is a text all the same."""
@@ -123,10 +112,21 @@ class XmlArguments:
             read = json.loads(word, parse_constant=_no_json)
         except ValueError:
             read = value
-        kinds = self._kinds(name)
+        kinds = kinds_of(self.properties.get(name))
         if isinstance(read, str) or ("string" in kinds and _kind(read) not in kinds):
             return json.dumps(read if isinstance(read, str) and "string" not in kinds else value, ensure_ascii=False)
         return word
+
+
+def kinds_of(schema: Any) -> tuple[str, ...]:
+    """The JSON types a parameter may have, as far as its schema names them."""
+    if not isinstance(schema, Mapping):
+        return ()
+    kinds: list[Any] = []
+    for part in (schema, *(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
+        named = part.get("type") if isinstance(part, Mapping) else None
+        kinds += named if isinstance(named, list) else [named]
+    return tuple(kind for kind in kinds if isinstance(kind, str))
 
 
 def _no_json(word: str) -> Any:

@@ -195,7 +195,7 @@ def with_key(server: Server, path: str, body: Any, key: str = "Bearer s3cret") -
             400,
             "invalid_value",
             "tool_choice",
-            "'auto' or 'none'",
+            "there are no tools to choose from",
         ),
         ("/tokenize", {}, 400, "invalid_value", None, "either prompt or messages"),
         ("/v1/embeddings", {}, 404, "not_found", None, "/v1/embeddings"),
