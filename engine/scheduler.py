@@ -18,7 +18,7 @@ from engine.prefill import CHUNK_TOKENS, begin, prefill_chunk, release
 from engine.requests import Broken, Delta, Ended, GenerationRequest, Job, Output
 from engine.round import Generation, Round, decode_round
 from engine.runtime import Runtime, Speculation
-from engine.sampling import NonFiniteLogitsError, TokenLogprob
+from engine.sampling import NoChoiceError, TokenLogprob
 from engine.stopping import keep
 from engine.text_stream import TextStream
 from engine.tokenizer import Tokenizer
@@ -185,7 +185,7 @@ class Scheduler:
             work()
         except Exception as fault:
             error = f"{type(fault).__name__}: {fault}"
-            self._failures += not isinstance(fault, NonFiniteLogitsError)  # a request's fault, not the engine's
+            self._failures += not isinstance(fault, NoChoiceError)  # a request's fault, not the engine's
             for job in jobs:
                 if job in self._running:
                     self._fail(job, where, fault)
@@ -194,7 +194,7 @@ class Scheduler:
 
     def _fail(self, job: Job, where: str, fault: Exception) -> None:
         self._tell(Failed(where=where, error=f"{type(fault).__name__}: {fault}", request_id=job.request.request_id))
-        what = fault.what if isinstance(fault, NonFiniteLogitsError) else f"the engine failed: {type(fault).__name__}"
+        what = fault.what if isinstance(fault, NoChoiceError) else f"the engine failed: {type(fault).__name__}"
         self._give_up(job, "error", Broken(500, "engine_error", what))
 
     def _begin(self, job: Job) -> None:
