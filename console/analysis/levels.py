@@ -52,18 +52,29 @@ class Level:
         }
 
 
-def levels_of(rows: Sequence[Mapping[str, Any]]) -> list[Level]:
-    """One Level a planned value, lowest first. Every row has steps, tokens and decode time."""
+Rows = Sequence[Mapping[str, Any]]
+
+
+def levels_of(rows: Rows, among: Sequence[Rows] = ()) -> list[Level]:
+    """One Level a planned value, lowest first. Every row has steps, tokens and decode time.
+
+    `among` are other requests of the same run, a group each, whose levels lend their spread.
+    """
+    ordered = _by_level(rows)
+    groups = [group for others in (among or (rows,)) for _, group in _by_level(others)]
+    spread = {
+        "commit": _pooled_spread([[r["N"] / r["steps"] for r in group] for group in groups]),
+        "step": _pooled_spread([[r["decode_s"] / r["steps"] for r in group] for group in groups]),
+        "rate": _pooled_spread([[r["N"] / r["decode_s"] for r in group] for group in groups]),
+    }
+    return [_level(value, group, spread) for value, group in ordered]
+
+
+def _by_level(rows: Rows) -> list[tuple[float, Rows]]:
     groups: dict[float, list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(float(row["level"] if row.get("level") is not None else row["P"]), []).append(row)
-    ordered = sorted(groups.items())
-    spread = {
-        "commit": _pooled_spread([[r["N"] / r["steps"] for r in group] for _, group in ordered]),
-        "step": _pooled_spread([[r["decode_s"] / r["steps"] for r in group] for _, group in ordered]),
-        "rate": _pooled_spread([[r["N"] / r["decode_s"] for r in group] for _, group in ordered]),
-    }
-    return [_level(value, group, spread) for value, group in ordered]
+    return sorted(groups.items(), key=lambda item: item[0])
 
 
 def _pooled_spread(groups: Sequence[Sequence[float]]) -> tuple[float, int] | None:
@@ -95,6 +106,16 @@ def _interval(
     return ratio / reach, ratio * reach
 
 
+def _commit_interval(
+    tokens: Sequence[float], steps: Sequence[float], spread: tuple[float, int] | None
+) -> tuple[float, float] | None:
+    """As any, but a step commits one token at least; and where no step committed more there is nothing to vary."""
+    if tokens == steps and len(steps) > 1:
+        return 1.0, 1.0
+    found = _interval(tokens, steps, spread)
+    return None if found is None else (max(found[0], min(1.0, math.fsum(tokens) / math.fsum(steps))), found[1])
+
+
 def _level(value: float, rows: Sequence[Mapping[str, Any]], spread: Mapping[str, tuple[float, int] | None]) -> Level:
     tokens, steps = [float(r["N"]) for r in rows], [float(r["steps"]) for r in rows]
     seconds = [float(r["decode_s"]) for r in rows]
@@ -111,7 +132,7 @@ def _level(value: float, rows: Sequence[Mapping[str, Any]], spread: Mapping[str,
         commit_length=math.fsum(tokens) / all_steps,
         step_ms=math.fsum(milliseconds) / all_steps,
         tok_s=math.fsum(tokens) / math.fsum(seconds),
-        commit_length_ci=_interval(tokens, steps, spread["commit"]),
+        commit_length_ci=_commit_interval(tokens, steps, spread["commit"]),
         step_ms_ci=_interval(milliseconds, steps, spread["step"]),
         tok_s_ci=_interval(tokens, seconds, spread["rate"]),
         ttft_s=math.fsum(waits) / len(waits) if waits else None,

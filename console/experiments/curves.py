@@ -18,6 +18,7 @@ class Curve:
     unit_x: str
     unit_y: str
     points: tuple[Point, ...]
+    line: str = ""  # the arm or kind, where a figure has several lines
 
 
 _FIGURES = (
@@ -28,12 +29,20 @@ _FIGURES = (
 
 
 def curves_of(run: StoredRun) -> tuple[Curve, ...]:
-    """Step time, commit length and rate by level where there are two levels or more; the run's own series otherwise."""
-    levels: Sequence[Mapping[str, Any]] = (run.result or {}).get("levels") or ()
-    if len(levels) < 2:
+    """Step time, commit length and rate by level, a line an arm or kind, where there are two levels or more of any; the
+    run's own series otherwise."""
+    result = run.result or {}
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for level in result.get("levels") or result.get("groups") or ():
+        lines.setdefault(str(level.get("group", "")), []).append(level)
+    if max(map(len, lines.values()), default=0) < 2:
         return series_of(run.events)
     key, unit = ("level", "output tokens") if run.record.playbook == "output_sweep" else ("context", "context (tokens)")
-    curves = (Curve(label, unit, unit_y, _points(levels, key, name)) for name, label, unit_y in _FIGURES)
+    curves = (
+        Curve(label, unit, unit_y, _points(levels, key, name), line)
+        for name, label, unit_y in _FIGURES
+        for line, levels in lines.items()
+    )
     return tuple(curve for curve in curves if curve.points)
 
 

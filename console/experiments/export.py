@@ -50,7 +50,8 @@ def csv_table(run: StoredRun, table: str) -> str:
     elif table == "points":
         rows = list(point_rows(run.events))
     else:
-        rows = [_flat(level) for level in (run.result or {}).get("levels") or ()]
+        result = run.result or {}
+        rows = [_flat(level) for level in result.get("levels") or result.get("groups") or ()]
     names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 from console.experiments.curves import curves_of
 from console.experiments.reading import environment_of, sample_rows
-from console.experiments.report import head_lines, level_table
+from console.experiments.report import head_lines, level_table, table_title
 from console.experiments.store import StoredRun
 from console.experiments.svg import Line, Point, line_chart
 
@@ -17,21 +17,21 @@ _FACTORS = ("total", "context", "acceptance", "kernel", "residual")
 _GOOD = ("explained", "healthy", "equivalent", "faster", "lossless")
 _BAD = ("step_regression", "acceptance_regression", "commit_collapsed", "inconsistent_data", "broken", "slower", "void")
 _CURVE_POINTS = 60
-_REQUESTS = (
-    "kind",
-    "level",
-    "arm",
-    "P",
-    "N",
-    "steps",
-    "commit",
-    "step_ms",
-    "tok_s",
-    "ttft_s",
-    "cached",
-    "finish",
-    "distinct2",
-)
+_REQUESTS = {
+    "kind": "kind",
+    "level": "level",
+    "arm": "arm",
+    "P": "prompt tokens",
+    "N": "decoded tokens",
+    "steps": "steps",
+    "commit": "commit length",
+    "step_ms": "step, ms",
+    "tok_s": "tok/s",
+    "ttft_s": "first token, s",
+    "cached": "cached tokens",
+    "finish": "finish",
+    "distinct2": "distinct pairs",
+}
 _ENVIRONMENT = (
     "engine",
     "version",
@@ -46,8 +46,8 @@ _ENVIRONMENT = (
 )
 
 _STYLE = """
-:root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d9dee6;--paper:#fff;--card:#f6f8fa;--good:#15803d;--bad:#b91c1c;--doubt:#a15c00}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#9aa5b4;--line:#333c49;--paper:#12161c;--card:#1a2028;--good:#4ade80;--bad:#f87171;--doubt:#fbbf24}}
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d9dee6;--paper:#fff;--card:#f6f8fa;--good:#15803d;--bad:#b91c1c;--doubt:#a15c00;--c0:#2563b8;--c1:#c2570c;--c2:#15803d;--c3:#9333ea;--c4:#b91c1c;--c5:#0e7490}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#9aa5b4;--line:#333c49;--paper:#12161c;--card:#1a2028;--good:#4ade80;--bad:#f87171;--doubt:#fbbf24;--c0:#7aa7e6;--c1:#e8a05c;--c2:#6ecb8b;--c3:#c4a3f5;--c4:#f28b82;--c5:#5cc4d4}}
 *{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:0 auto;max-width:1100px;padding:24px 20px 60px}
 h1{font-size:22px;margin:0 0 2px}h2{font-size:16px;margin:32px 0 8px}.soft{color:var(--soft)}code{font:13px ui-monospace,monospace}
 .card{background:var(--card);border:1px solid var(--line);border-left:5px solid var(--doubt);border-radius:6px;padding:14px 18px;margin:18px 0}
@@ -55,6 +55,7 @@ h1{font-size:22px;margin:0 0 2px}h2{font-size:16px;margin:32px 0 8px}.soft{color
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:18px}
 svg.chart,svg.bars{width:100%;height:auto;background:var(--card);border:1px solid var(--line);border-radius:6px}
 svg.bars{max-width:680px;display:block;border:0;background:none}
+@media(max-width:560px){svg text{font-size:14px!important}svg .title{font-size:15px!important}}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13px;font-weight:600;fill:var(--ink)}svg .grid{stroke:var(--line)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{border-bottom:1px solid var(--line);padding:4px 10px;text-align:right;white-space:nowrap}th{color:var(--soft);font-weight:600}
@@ -71,7 +72,7 @@ def html_report(run: StoredRun) -> str:
         f'<p class="soft">{"<br>".join(escape(line) for line in head_lines(run)[1:])}</p>',
         _card(result.get("verdict"), result),
         _charts(run),
-        _section("Levels", _table(level_table(run))),
+        _section(table_title(run), _table(level_table(run))),
         _section("Requests", _table(_request_rows(run))),
         _section("Parameters", _facts(record.params)),
         _section("Environment", _facts({name: environment_of(run.events).get(name) for name in _ENVIRONMENT})),
@@ -133,7 +134,7 @@ def factor_bars(factors: Mapping[str, Any] | None) -> str:
         left, width = min(at(1), at(value)), max(abs(at(value) - at(1)), 1.0)
         parts.append(f'<text x="10" y="{y + 12}">{name}</text>')
         parts.append(
-            f'<rect x="{left:.1f}" y="{y + 2}" width="{width:.1f}" height="12" fill="#2563b8" opacity="0.75"/>'
+            f'<rect x="{left:.1f}" y="{y + 2}" width="{width:.1f}" height="12" style="fill:var(--c0,#2563b8)" opacity="0.75"/>'
         )
         span = ""
         if ci:
@@ -150,7 +151,7 @@ def _charts(run: StoredRun) -> str:
     charts = []
     for units in dict.fromkeys((curve.unit_x, curve.unit_y) for curve in curves):
         drawn = [curve for curve in curves if (curve.unit_x, curve.unit_y) == units]
-        lines = [Line("measured" if by_level else curve.name, curve.points) for curve in drawn]
+        lines = [Line(curve.line or ("measured" if by_level else curve.name), curve.points) for curve in drawn]
         if fit and drawn[0].name == "Step time" and units[0].startswith("context"):
             lines.append(Line("fit", _curve(fit, drawn[0].points), modelled=True))
         title = f"{drawn[0].name}, {units[1]}" if by_level else ", ".join(curve.name for curve in drawn)
@@ -173,9 +174,13 @@ def _modelled_step(fit: Mapping[str, Any], x: float) -> float:
 
 
 def _request_rows(run: StoredRun) -> list[list[str]]:
-    rows = sample_rows(run.events)
+    rows = [row for row in sample_rows(run.events) if row.get("N") or row.get("steps")]
     columns = [name for name in _REQUESTS if any(row.get(name) is not None for row in rows)]
-    return [columns, *([_shown(row.get(name)) for name in columns] for row in rows)] if columns else []
+    return (
+        [[_REQUESTS[name] for name in columns], *([_shown(row.get(name)) for name in columns] for row in rows)]
+        if columns
+        else []
+    )
 
 
 def _section(title: str, content: str) -> str:
@@ -202,5 +207,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_shown(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_shown(one)}" for name, one in value.items() if one not in (None, ""))
     return ", ".join(map(_shown, value)) if isinstance(value, list | tuple) else str(value)

@@ -9,6 +9,7 @@ from console.experiments.reading import environment_of
 from console.experiments.store import StoredRun
 
 _LEVELS = (
+    ("", "group", 0),
     ("level", "level", 0),
     ("context", "context", 0),
     ("requests", "requests", 0),
@@ -39,7 +40,14 @@ def markdown_report(run: StoredRun) -> str:
     lines += [f"- {line}" for line in head_lines(run)[1:]] + [""]
     rows = level_table(run)
     if rows:
-        lines += ["## Levels", "", _bar(rows[0]), _bar(["---:" for _ in rows[0]]), *(_bar(row) for row in rows[1:]), ""]
+        lines += [
+            f"## {table_title(run)}",
+            "",
+            _bar(rows[0]),
+            _bar(["---:" for _ in rows[0]]),
+            *(_bar(row) for row in rows[1:]),
+            "",
+        ]
     if verdict and verdict.get("warnings"):
         lines += ["## Warnings", "", *(f"- `{one['code']}` {one['msg']}" for one in verdict["warnings"]), ""]
     lines += ["## Parameters", "", *(f"- `{name}` = `{value}`" for name, value in run.record.params.items()), ""]
@@ -80,14 +88,21 @@ def _verdict_lines(run: StoredRun) -> list[str]:
     return [*lines, *([f"next: {verdict['next']}"] if verdict.get("next") else [])]
 
 
+def table_title(run: StoredRun) -> str:
+    """What the rows of `level_table` are: `Levels`, `Arms`, `Kinds of text`."""
+    groups = (run.result or {}).get("groups") or ()
+    return {"arm": "Arms", "kind": "Kinds of text"}[groups[0]["by"]] if groups else "Levels"
+
+
 def level_table(run: StoredRun) -> list[list[str]]:
-    """Header and rows; columns that no level has are left out."""
-    levels: Sequence[Mapping[str, Any]] = (run.result or {}).get("levels") or ()
+    """Header and rows, a row a level, or a row a group and level; columns that no row has are left out."""
+    result = run.result or {}
+    levels: Sequence[Mapping[str, Any]] = result.get("levels") or result.get("groups") or ()
     columns = [column for column in _LEVELS if any(level.get(column[1]) is not None for level in levels)]
     if not columns:
         return []
     return [
-        [title for title, _, _ in columns],
+        [title or str(levels[0]["by"]) for title, _, _ in columns],
         *([_cell(level, name, places) for _, name, places in columns] for level in levels),
     ]
 
@@ -96,6 +111,8 @@ def _cell(level: Mapping[str, Any], name: str, places: int) -> str:
     value = level.get(name)
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return value
     text = f"{value:.{places}f}"
     interval = level.get(f"{name}_ci") if name in _WITH_INTERVAL else None
     return f"{text} [{interval[0]:.{places}f}, {interval[1]:.{places}f}]" if interval else text

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from console.analysis.groups import groups_of
 from console.analysis.judges import judge_run
 from console.analysis.judges.facts import RunFacts
 from console.analysis.run_verdict import exit_code_of
@@ -69,7 +70,7 @@ def result_event(
     run_id: str, playbook_id: str, events: Sequence[Mapping[str, Any]], reader: EventReader, ending: Ending
 ) -> dict[str, Any]:
     """The last event of every run: `{"type": "result", "run_id", "playbook", "status", "exit", "verdict", "fit", "levels",
-    "summary", "message"}`. A run that did not end well has no verdict, whatever it measured before."""
+    "groups", "summary", "message"}`; `groups` are the arms or kinds of a run that has no levels of its own. A run that did not end well has no verdict, whatever it measured before."""
     outcome = outcome_of(events, reader, ending)
     summary = next((event.get("stats") for event in reversed(events) if event.get("type") == "summary"), None)
     judged = judge(playbook_id, events) if outcome.status in ("done", "failed_check", "inconclusive") else None
@@ -78,6 +79,7 @@ def result_event(
     if judged is not None:
         verdict = {name: value for name, value in judged.items() if name not in ("fit", "levels")}
         exit_status = int(exit_code_of(str(judged["class"]))) if outcome.exit == ExitCode.DONE else outcome.exit
+    levels = judged.get("levels") or [] if judged else []
     return {
         "type": "result",
         "run_id": run_id,
@@ -88,7 +90,8 @@ def result_event(
         "message": outcome.message,
         "verdict": verdict,
         "fit": judged.get("fit") if judged else None,
-        "levels": judged.get("levels", []) if judged else [],
+        "levels": levels,
+        "groups": groups_of(sample_rows(events)) if judged is not None and not levels else [],
         "summary": summary,
     }
 

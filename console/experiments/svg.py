@@ -10,6 +10,10 @@ from html import escape
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 26, 40, 46
 COLOURS = ("#2563b8", "#c2570c", "#15803d", "#9333ea", "#b91c1c", "#0e7490")
+"""By a curve's place. A page may give its own, for a dark ground too, as the variables --c0 to --c5."""
+_BESIDE = 5.0
+_MOST_ABOVE = 2.0
+"""How many times the highest point an interval may raise the scale."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +41,24 @@ def line_chart(title: str, lines: Sequence[Line], unit_x: str, unit_y: str) -> s
     if not points:
         return ""
     x_axis = ticks(min(p.x for p in points), max(p.x for p in points))
-    ends = [end for p in points for end in (p.y, *(p.ci or ()))]
-    y_axis = ticks(min(0.0, *ends), max(ends))
+    y_axis = ticks(min(0.0, *(p.y for p in points)), top_of(points))
     plot = _Plot(x_axis, y_axis)
     parts = [
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">',
         f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>',
-        *plot.grid(unit_x, unit_y),
+        *plot.grid(unit_x, "" if title.endswith(f", {unit_y}") else unit_y),
     ]
     for number, line in enumerate(lines):
-        parts += plot.line(line, COLOURS[number % len(COLOURS)])
+        parts += plot.line(line, _colour(number), beside=_BESIDE * (number - (len(lines) - 1) / 2))
     if len(lines) > 1:
         parts += _legend(lines)
     return "\n".join([*parts, "</svg>"])
+
+
+def top_of(points: Sequence[Point]) -> float:
+    """Where the scale ends: at the highest interval, but for one so wide that the curves would lie flat below it."""
+    highest = max(point.y for point in points)
+    return max(highest, min(_MOST_ABOVE * highest, max(end for p in points for end in (p.y, *(p.ci or ())))))
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -68,6 +77,11 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:g}"
 
 
+def _colour(number: int) -> str:
+    place = number % len(COLOURS)
+    return f"var(--c{place},{COLOURS[place]})"
+
+
 class _Plot:
     """Where a pair of figures stands in the picture."""
 
@@ -80,6 +94,7 @@ class _Plot:
 
     def y(self, value: float) -> float:
         share = (value - self.y_axis[0]) / (self.y_axis[-1] - self.y_axis[0])
+        share = min(1.0, max(0.0, share))  # an interval that leaves the picture ends at its edge
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
     def grid(self, unit_x: str, unit_y: str) -> list[str]:
@@ -98,24 +113,25 @@ class _Plot:
         parts.append(f'<text class="unit" x="8" y="{TOP - 8}">{escape(unit_y)}</text>')
         return parts
 
-    def line(self, line: Line, colour: str) -> list[str]:
+    def line(self, line: Line, colour: str, beside: float) -> list[str]:
+        """The curve; its intervals stand `beside` their points, so that those of several curves are told apart."""
         ordered = sorted(line.points, key=lambda point: point.x)
         path = " ".join(f"{self.x(point.x)},{self.y(point.y)}" for point in ordered)
         dash = ' stroke-dasharray="5 4"' if line.modelled else ""
-        parts = [f'<polyline fill="none" stroke="{colour}" stroke-width="1.6"{dash} points="{path}"/>']
+        parts = [f'<polyline style="fill:none;stroke:{colour}" stroke-width="1.6"{dash} points="{path}"/>']
         if line.modelled:
             return parts
         for point in ordered:
             x = self.x(point.x)
             if point.ci is not None:
-                low, high = self.y(point.ci[0]), self.y(point.ci[1])
+                at, low, high = x + beside, self.y(point.ci[0]), self.y(point.ci[1])
                 parts.append(
-                    f'<path stroke="{colour}" fill="none" d="M{x} {low}V{high}M{x - 3} {low}h6M{x - 3} {high}h6"/>'
+                    f'<path style="fill:none;stroke:{colour}" d="M{at} {low}V{high}M{at - 3} {low}h6M{at - 3} {high}h6"/>'
                 )
             span = "" if point.ci is None else f" [{point.ci[0]:.4g}, {point.ci[1]:.4g}]"
             tip = escape(f"{line.name}: {number_text(point.x)} → {point.y:.4g}{span}")
             parts.append(
-                f'<circle cx="{x}" cy="{self.y(point.y)}" r="3.2" fill="{colour}"><title>{tip}</title></circle>'
+                f'<circle cx="{x}" cy="{self.y(point.y)}" r="3.2" style="fill:{colour}"><title>{tip}</title></circle>'
             )
         return parts
 
@@ -124,8 +140,8 @@ def _legend(lines: Sequence[Line]) -> list[str]:
     parts, x = [], float(WIDTH - RIGHT)
     for number, line in reversed(list(enumerate(lines))):
         name = f"{line.name} (modelled)" if line.modelled else line.name
-        x -= 7.0 * len(name) + 24
-        colour, dash = COLOURS[number % len(COLOURS)], ' stroke-dasharray="5 4"' if line.modelled else ""
-        parts.append(f'<line x1="{x}" x2="{x + 16}" y1="12" y2="12" stroke="{colour}" stroke-width="2"{dash}/>')
+        x -= 7.0 * len(name) + 30
+        colour, dash = _colour(number), ' stroke-dasharray="5 4"' if line.modelled else ""
+        parts.append(f'<line x1="{x}" x2="{x + 16}" y1="12" y2="12" style="stroke:{colour}" stroke-width="2"{dash}/>')
         parts.append(f'<text class="tick" x="{x + 20}" y="16">{escape(name)}</text>')
     return parts

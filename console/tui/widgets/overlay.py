@@ -9,7 +9,7 @@ from itertools import pairwise
 from textual.content import Content
 
 from console.experiments.curves import Curve
-from console.experiments.svg import Point
+from console.experiments.svg import Point, top_of
 from console.tui.glyphs import Glyphs, shown
 from console.tui.tones import ACCENT, PLAIN, QUIET
 from console.tui.widgets.chart import nice_ceiling
@@ -39,9 +39,13 @@ def draw_overlays(pairs: Sequence[tuple[Curve, Curve]], width: int, glyphs: Glyp
 
 def matched(before: Sequence[Curve], after: Sequence[Curve]) -> list[tuple[Curve, Curve]]:
     """The curves that both runs have, of the same name and units, with a point of either."""
-    theirs = {(curve.name, curve.unit_x, curve.unit_y): curve for curve in after if curve.points}
-    named = ((curve, theirs.get((curve.name, curve.unit_x, curve.unit_y))) for curve in before if curve.points)
+    theirs = {_key(curve): curve for curve in after if curve.points}
+    named = ((curve, theirs.get(_key(curve))) for curve in before if curve.points)
     return [(curve, other) for curve, other in named if other is not None]
+
+
+def _key(curve: Curve) -> tuple[str, str, str, str]:
+    return curve.name, curve.line, curve.unit_x, curve.unit_y
 
 
 def _beside(blocks: Sequence[Sequence[Content]], each: int) -> Iterator[Content]:
@@ -52,13 +56,14 @@ def _beside(blocks: Sequence[Sequence[Content]], each: int) -> Iterator[Content]
 def _chart(before: Curve, after: Curve, width: int, rows: int, glyphs: Glyphs) -> list[Content]:
     points = (*before.points, *after.points)
     left, right = min(point.x for point in points), max(point.x for point in points)
-    ceiling = nice_ceiling(max(end for point in points for end in (point.y, *(point.ci or ()))))
+    ceiling = nice_ceiling(top_of(points))
     canvas = _Canvas(max(10, width - _MARGIN), rows, left, right, ceiling, glyphs)
     canvas.draw(before.points, later=False)
     canvas.draw(after.points, later=True)
     marks = [f"{ceiling:g}", *([""] * (rows - 2)), "0"]
     ends = f"{left:g}", f"{right:g}".rjust(canvas.columns - len(f"{left:g}"))
-    title = f" {shown(before.name, glyphs)}, {shown(before.unit_y, glyphs)} over {shown(before.unit_x, glyphs)}"
+    name = f"{before.name} {before.line}".rstrip()
+    title = f" {shown(name, glyphs)}, {shown(before.unit_y, glyphs)} over {shown(before.unit_x, glyphs)}"
     return [
         Content.styled(title[:width], PLAIN),
         *(

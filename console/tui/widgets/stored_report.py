@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from console.experiments.curves import curves_of
-from console.experiments.report import level_table
+from console.experiments.report import level_table, table_title
 from console.experiments.store import StoredRun
 from console.tui.glyphs import Glyphs, shown
 from console.tui.runs import RunTable, RunView, replayed
@@ -38,7 +38,7 @@ def draw_stored(stored: StoredRun, width: int, glyphs: Glyphs) -> list[Content]:
 
 def _view_of(stored: StoredRun) -> RunView:
     record, result = stored.record, stored.result
-    started_s, ended_s = epoch_s(record.started), epoch_s(result.get("ended")) if result else None
+    started_s, ended_s = epoch_s(record.started), epoch_s(result.get("ended")) if result else _last_heard_s(stored)
     took_s = ended_s - started_s if started_s is not None and ended_s is not None else 0.0
     view = replayed(record.playbook, record.params, stored.events, result, took_s)
     if view.run_id is None:
@@ -48,7 +48,13 @@ def _view_of(stored: StoredRun) -> RunView:
         return view
     heads, *rows = table
     levels = RunTable(tuple(heads), rows=tuple(dict(zip(heads, cells, strict=True)) for cells in rows))
-    return replace(view, tables={"levels": levels})
+    return replace(view, tables={table_title(stored).lower(): levels})
+
+
+def _last_heard_s(stored: StoredRun) -> float | None:
+    """When the last event that is kept was written; a run that goes on is shown as of then."""
+    last = stored.events[-1].get("t") if stored.events else None
+    return float(last) if isinstance(last, int | float) and last > 0 else None
 
 
 def draw_compared(compared: Compared, width: int, glyphs: Glyphs) -> list[Content]:

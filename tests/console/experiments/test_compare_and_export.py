@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from console.analysis.groups import groups_of
 from console.cli import main
 from console.errors import UsageError
 from console.experiments.compare import compare, compared_text
+from console.experiments.curves import curves_of
 from console.experiments.export import bundle, csv_table, export
 from console.experiments.follow import Ending
+from console.experiments.report import level_table
 from console.experiments.result import result_event
 from console.experiments.store import RunRecord, Store, StoredRun
 from console.experiments.svg import Line, Point, line_chart, ticks
@@ -298,3 +301,75 @@ def test_the_verbs_speak_for_people_and_for_scripts(
     capsys.readouterr()
     assert main(["runs", "--json"]) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)["runs"] if one["pinned"]] == ["run-a"]
+
+
+def arms_run(store: Store) -> StoredRun:
+    """A budget sweep of three arms at two levels, one of them without speculation."""
+    rows = [
+        {**request("prose", level, commit, step_ms, random.Random(7 + repeat)), "arm": arm}
+        for repeat in range(3)
+        for level in (100, 1000)
+        for arm, commit, step_ms in (("off", 1.0, 20.0), ("tree 8", 2.0, 30.0), ("tree 16", 2.5, 40.0))
+    ]
+    rows = [{**row, "N": row["steps"]} if row["arm"] == "off" else row for row in rows]
+    events: list[dict[str, Any]] = [
+        {"type": "hello", "playbook": "budget_sweep", "version": "1.0.0", "params": {}},
+        {"type": "env", "phase": "start", "engine": "bundled", "version": "0.1.0", "model": "m", "settings": SETTINGS},
+        *({"type": "sample", "req": row, "counts": True} for row in rows),
+        {"type": "end", "status": "done", "exit": 0},
+    ]
+    record = RunRecord(
+        id="arms", playbook="budget_sweep", version="1.0.0", script_sha="ab" * 32, params={}, host="gpu-01",
+        unit="ddtree-engine.service", started="2026-11-29T18:00:00Z",
+    )  # fmt: skip
+    store.begin(record, b"# the script\n")
+    numbered = ({"v": 1, "seq": seq, "t": 0.0, "m": 0.0, **event} for seq, event in enumerate(events))
+    store.append("arms", b"".join(json.dumps(event).encode() + b"\n" for event in numbered))
+    kept, reader = store.resume("arms")
+    ending = Ending("ended", {"code": 0, "signal": None, "reason": None})
+    store.finish(
+        "arms", {**result_event("arms", "budget_sweep", kept, reader, ending), "ended": "2026-11-29T18:02:00Z"}
+    )
+    return store.show("arms")
+
+
+def test_a_run_of_arms_is_given_away_with_a_row_and_a_line_for_each(store: Store) -> None:
+    run = arms_run(store)
+    assert run.result is not None and run.result["levels"] == []
+    table = level_table(run)
+    assert [row[:2] for row in table] == [
+        ["arm", "level"], ["off", "100"], ["off", "1000"], ["tree 8", "100"], ["tree 8", "1000"], ["tree 16", "100"], ["tree 16", "1000"],
+    ]  # fmt: skip
+    assert [(one.name, one.line) for one in curves_of(run)][:3] == [
+        ("Step time", "off"),
+        ("Step time", "tree 8"),
+        ("Step time", "tree 16"),
+    ]
+    page = Page()
+    page.feed(export(run, "html"))
+    assert page.tags["svg"] == 3 and page.tags["polyline"] == 9 and page.tags["circle"] == 18
+    assert "Arms" in page.text and "tree 16" in page.text
+    assert "## Arms" in export(run, "md")
+    rows = list(csv.DictReader(io.StringIO(csv_table(run, "levels"))))
+    assert [row["group"] for row in rows] == [row[0] for row in table[1:]]
+
+
+def test_without_speculation_a_step_commits_one_token_and_that_has_no_spread(store: Store) -> None:
+    groups = {(one["group"], one["level"]): one for one in (arms_run(store).result or {})["groups"]}
+    assert groups["off", 100.0]["commit_length_ci"] == [1.0, 1.0]
+    low, high = groups["tree 8", 100.0]["commit_length_ci"]
+    assert 1.0 <= low < groups["tree 8", 100.0]["commit_length"] < high
+
+
+def test_one_wide_interval_does_not_flatten_the_curves() -> None:
+    wide = line_chart("Step time, ms", [Line("a", [Point(0, 10, (1, 9000)), Point(1, 12, (11, 13))])], "context", "ms")
+    assert ">25</text>" in wide and ">9,000</text>" not in wide
+    assert "[1, 9000]" in wide  # the figure itself is told, under the pointer
+
+
+def test_an_arm_asked_in_passing_does_not_stand_for_the_run() -> None:
+    rows = [request(kind, 64, commit, 30.0, random.Random(3)) for kind, commit in (("prose", 2.0), ("code", 3.0)) * 2]
+    off = {**rows[0], "arm": "off", "N": rows[0]["steps"]}
+    found = groups_of([*rows, off])
+    assert [(one["by"], one["group"], one["requests"]) for one in found] == [("kind", "prose", 2), ("kind", "code", 2)]
+    assert groups_of(rows[:1]) == []
