@@ -18,7 +18,7 @@ import torch
 
 from engine.bench_texts import FILLER, PROMPTS
 from engine.errors import EngineError
-from engine.generate import Generated, generate
+from engine.generate import Generated, decode_by_device, generate
 from engine.models.layers import Linear
 from engine.options import config_from_options
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
@@ -59,7 +59,9 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, object]]:
     runtime = load_runtime(config_from_options(options))
     tokenizer = load_tokenizer(Path(options.model))
     arms = make_arms(options, runtime, tokenizer)
-    generate(runtime, arms[0].prompt_ids, Sampling(), arms[0].speculation, max_tokens=4, ignore_eos=True)  # warm-up
+    decode = decode_by_device(runtime)
+    for arm in arms if decode is not None else arms[:1]:  # warm-up; each way captures its own rounds on a GPU
+        generate(runtime, arm.prompt_ids, Sampling(), arm.speculation, max_tokens=4, ignore_eos=True, decode=decode)
     for _ in range(options.rounds):
         for arm in arms:
             arm.add(
@@ -70,9 +72,10 @@ def main(options: argparse.Namespace) -> Iterator[dict[str, object]]:
                     arm.speculation,
                     max_tokens=options.max_tokens,
                     ignore_eos=True,
+                    decode=decode,
                 )
             )
-    bandwidth = memory_bandwidth()
+    bandwidth = memory_bandwidth(runtime.target.device)
     for arm in arms:
         yield report(arm, runtime, options.max_tokens, bandwidth)
 
@@ -155,13 +158,13 @@ def floor_bytes(runtime: Runtime, way: Speculation, context: int) -> int:
     return total
 
 
-def memory_bandwidth() -> float:
-    """Bytes a second read from memory with torch's threads, the best of five."""
-    array = torch.ones(BANDWIDTH_BYTES // 4)
+def memory_bandwidth(device: torch.device | None = None) -> float:
+    """Bytes a second read from the device's memory, on a processor with torch's threads, the best of five."""
+    array = torch.ones(BANDWIDTH_BYTES // 4, device=device)
     best = float("inf")
     for _ in range(5):
         began = perf_counter()
-        array.sum()
+        array.sum().item()  # waits for a GPU
         best = min(best, perf_counter() - began)
     return BANDWIDTH_BYTES / best
 

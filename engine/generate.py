@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+from engine.device.serving import Decode, decoder_for
 from engine.errors import EngineError
+from engine.events import Degraded, Event
 from engine.models.config import end_of_text_ids
 from engine.options import chosen_mode, config_from_options
 from engine.prefill import prefill, release
@@ -47,8 +50,12 @@ def generate(
     stop_ids: Collection[int] = (),
     ignore_eos: bool = False,
     tokenizer: Tokenizer | None = None,
+    decode: Decode | None = None,
 ) -> Generated:
-    """Prefill and decode until a stop id, `max_tokens` or the context's end. Without a tokenizer the text is empty."""
+    """Prefill and decode until a stop id, `max_tokens` or the context's end. Without a tokenizer the text is empty.
+
+    `decode` runs the rounds (`decode_by_device`); by default `engine.round` does.
+    """
     generation = prefill(runtime, prompt_ids, sampling, speculation)
     try:
         context_left = runtime.max_context - len(prompt_ids)
@@ -58,7 +65,7 @@ def generate(
         stages: Counter[str] = Counter()
         began = perf_counter()
         while reason is None:
-            (step,) = decode_round(runtime, [generation])
+            (step,) = decode_round(runtime, [generation]) if decode is None else decode([generation])
             if step.failure is not None:
                 raise step.failure
             left = context_left - len(kept)
@@ -92,7 +99,18 @@ def main(options: argparse.Namespace) -> Generated:
         stop_ids=end_of_text_ids(folder, runtime.target.config) | set(tokenizer.eos_ids if tokenizer else ()),
         ignore_eos=options.ignore_eos,
         tokenizer=tokenizer,
+        decode=decode_by_device(runtime),
     )
+
+
+def decode_by_device(runtime: Runtime) -> Decode | None:
+    """What runs the rounds of a command: the device's own on a GPU, else None. What it cannot do stands on standard error."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Degraded):
+            sys.stderr.write(f"{event.what}: {event.why}\n")
+
+    return decoder_for(runtime, tell, ahead=False)
 
 
 def read_prompt(text: str | None, ids: str | None, tokenizer: Tokenizer | None, folder: Path) -> list[int]:

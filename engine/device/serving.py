@@ -39,13 +39,20 @@ def decodes_on(device: torch.device) -> bool:
 
 
 def decoder_for(
-    runtime: Runtime, tell: Callable[[Event], None], on_phase: Callable[[str], None] = lambda phase: None
+    runtime: Runtime,
+    tell: Callable[[Event], None],
+    on_phase: Callable[[str], None] = lambda phase: None,
+    *,
+    ahead: bool = True,
 ) -> Decode | None:
-    """What decodes a runtime's requests where its device has rounds of its own, graphs captured; else None: `engine.round`."""
+    """What decodes a runtime's requests where its device has rounds of its own; else None: `engine.round` does.
+
+    `ahead`: graphs are captured now, not each at its first use.
+    """
     if not decodes_on(runtime.target.device):
         return None
     rounds = DeviceRounds(runtime, tell)
-    rounds.prepare(on_phase)
+    rounds.prepare(on_phase, ahead=ahead)
     return rounds.decode
 
 
@@ -69,8 +76,8 @@ class DeviceRounds:
 
     # ── start-up ──
 
-    def prepare(self, on_phase: Callable[[str], None]) -> None:
-        """Capture the rounds that the service's own settings ask for, and where its budget adapts, time them.
+    def prepare(self, on_phase: Callable[[str], None], *, ahead: bool = True) -> None:
+        """Capture the rounds that the service's own settings ask for, if `ahead`, and where its budget adapts, time them.
 
         Where a capture fails rounds run eagerly, which is told; on a processor they do anyway.
         """
@@ -83,7 +90,8 @@ class DeviceRounds:
             if self._model.device.type == "cuda":
                 on_phase("capturing decode rounds")
                 graphs = RoundGraphs(self._model, self._state)
-                self._graphs = graphs if self._capture(graphs, self.plans(adapts=adapts)) else None
+                plans = self.plans(adapts=adapts) if ahead else []
+                self._graphs = graphs if self._capture(graphs, plans) else None
             if adapts:
                 on_phase("measuring what rounds cost")
                 self._cost = self._measured()
@@ -234,6 +242,8 @@ def not_covered(runtime: Runtime, generation: Generation) -> str | None:
         return "requests with logprobs"
     if generation.lookup is not None:
         return "requests that look up"
+    if generation.constraint is not None:
+        return "requests whose answer has a form"
     if generation.draft is None:
         return None
     if runtime.block_size > MOST_DEPTHS + 1:

@@ -24,10 +24,10 @@ from engine.device.serving import DeviceRounds, decoder_for
 from engine.device.sizes import TreeSize, tree_sizes
 from engine.draft_head import write_draft_vocabulary
 from engine.events import Degraded, Event, Finished, Prefilled, StepTaken
-from engine.generate import generate
+from engine.generate import decode_by_device, generate
 from engine.prefill import prefill, release
 from engine.requests import Delta, GenerationRequest, Output
-from engine.round import decode_round
+from engine.round import Generation, Round, decode_round
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.scheduler import Scheduler
 from engine.server.metrics import Metrics
@@ -413,3 +413,26 @@ def test_a_finished_request_is_not_kept_alive_by_the_stage(tiny: Callable[..., R
 
     assert one() == one()
     assert device._staged is not None and device._staged() is None
+
+
+def test_a_command_generates_by_the_devices_rounds_where_there_are_any(
+    tiny: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime, tree = tiny(), Speculation("ddtree", 8)
+    plain = generate(runtime, LONG, GREEDY, tree, max_tokens=30)
+    assert decode_by_device(runtime) is None
+    monkeypatch.setattr(serving_room, "decodes_on", lambda device: True)
+    decode = decode_by_device(runtime)
+    assert decode is not None
+    rounds = []
+
+    def counted(batch: Sequence[Generation]) -> list[Round]:
+        rounds.append(len(batch))
+        return decode(batch)
+
+    ours = generate(runtime, LONG, GREEDY, tree, max_tokens=30, decode=counted)
+    assert (ours.token_ids, ours.commit_lengths) == (plain.token_ids, plain.commit_lengths)
+    assert rounds == [1] * ours.steps
+    assert set(ours.stages_ms) == {"draft", "build", "verify", "walk", "commit"} and min(ours.stages_ms.values()) > 0
+    generate(runtime, LONG, Sampling(presence_penalty=1.0), tree, max_tokens=4, decode=decode)
+    assert capsys.readouterr().err == "host_rounds: requests with penalties\n"
