@@ -45,6 +45,7 @@ async def restart(call: Call) -> ExitCode:
 async def rollback(call: Call) -> ExitCode:
     """Go back to the settings before the ones in force."""
     async with on_host(call) as host:
+        host.permit("rollback")  # before it is looked for what there is to go back to
         plan = await host.plan_rollback()
         return await _apply(call, host, plan)
 

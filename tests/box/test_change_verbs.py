@@ -208,3 +208,13 @@ async def test_a_second_word_is_too_late_and_changes_nothing(
     assert await script("revert") is ExitCode.FAILED
     assert script.printed[-1]["status"] == "confirmed"
     assert b"page_size = 64" in await ops.read(served.layout.settings)
+
+
+async def test_status_check_exits_3_while_an_alarm_sounds(served: ServiceManager) -> None:
+    script = Scripted()
+    assert await script("status", check=True) is ExitCode.DONE
+    assert script.printed[-1]["alarms"] == []
+    assert await script("stop", yes=True) is ExitCode.DONE
+    assert await script("status", check=True) is ExitCode.CHECK_SAYS_NO
+    assert [alarm["code"] for alarm in script.printed[-1]["alarms"]] == ["not_serving"]
+    assert await script("status") is ExitCode.DONE  # nobody asked for a judgement
