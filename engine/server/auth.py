@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.errors import EngineError
 from engine.server.errors import ApiError
+from engine.server.listen import UNIX
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/server_info"})
 
@@ -38,7 +39,7 @@ def read_api_key(path: str) -> bytes | None:
 
 def require_key_off_loopback(host: str, key: bytes | None) -> None:
     """Raise EngineError for an address that other machines reach while no key is set."""
-    if key is not None or host == "localhost":
+    if key is not None or host == "localhost" or host.startswith(UNIX):
         return
     try:
         private = ipaddress.ip_address(host).is_loopback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
 from pathlib import Path
@@ -11,9 +12,17 @@ import psutil
 
 from engine.errors import EngineError
 
+UNIX = "unix:"
+"""How a host begins that is a socket file."""
+
 
 def listen(host: str, port: int) -> socket.socket:
-    """A bound and listening socket; port 0 takes any free one. Raises EngineError that names a port's owner."""
+    """A bound and listening socket; port 0 takes any free one. Host `unix:/path` is a socket file, and has no port.
+
+    Raises EngineError that names a port's owner.
+    """
+    if host.startswith(UNIX):
+        return _listen_at(Path(host.removeprefix(UNIX)))
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:
@@ -36,9 +45,43 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _listen_at(path: Path) -> socket.socket:
+    """A socket file that its owner alone may use. One that a dead service left is taken away."""
+    where = f"[server] host {UNIX}{path}"
+    if not path.is_absolute():
+        raise EngineError("a socket file is named by its whole path", where=where, mend="begin it with /")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        if path.is_socket():
+            _refuse_living(path, where)
+            path.unlink()
+        listener.bind(str(path))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise EngineError(f"cannot listen there ({error.strerror or error})", where=where) from error
+    except EngineError:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    listener.set_inheritable(False)
+    return listener
+
+
+def _refuse_living(path: Path, where: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        if asking.connect_ex(str(path)) == 0:
+            raise EngineError("a service listens there already", where=where, mend="stop it, or name another file")
+
+
 def address_of(listener: socket.socket) -> str:
-    """`127.0.0.1:8765` or `[::1]:8765`."""
-    host, port = listener.getsockname()[:2]
+    """`127.0.0.1:8765`, `[::1]:8765` or `unix:/path`."""
+    name = listener.getsockname()
+    if isinstance(name, str):
+        return f"{UNIX}{name}"
+    host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

@@ -326,6 +326,19 @@ def asking(server: Server, body: dict[str, Any]) -> Iterator[None]:
         yield
 
 
+def test_a_reader_that_does_not_read_holds_no_round_up(server: Server) -> None:
+    before, address = len(server.records("request")), urlsplit(server.url)
+    content = json.dumps({**LONG, "stream": True, "return_token_ids": True}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.socket() as link:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        link.connect((address.hostname, address.port))
+        link.sendall(head.encode() + content)
+        (record,) = eventually(lambda: server.records("request")[before:], 60.0)
+        assert (record["finish"], record["output_tokens"]) == ("length", "1000")
+        assert server.post("/v1/completions", {"prompt": [9], "max_tokens": 1}).status_code == 200
+
+
 def test_trees_show_the_accepted_path(server: Server) -> None:
     with httpx.stream("GET", f"{server.url}/trees", trust_env=False, timeout=20.0) as feed:
         lines = feed.iter_lines()

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from engine_process import Server, eventually
 
 from engine.errors import EngineError
 from engine.server.auth import read_api_key
+from engine.server.listen import listen
 from engine.server.main import serve
 
 LONG = {"prompt": [9], "max_tokens": 400, "temperature": 0, "ignore_eos": True, "speculation": {"mode": "off"}}
@@ -228,6 +230,35 @@ def test_a_key_file_must_hold_a_key_and_be_its_owners_alone(tmp_path: Path, cont
     with pytest.raises(EngineError, match=says) as refused:
         read_api_key(str(key))
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_socket_file_serves_its_owner_without_a_key(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))  # what a service that was killed leaves behind
+    server = start_server(f'host = "unix:{path}"\n').until_ready()
+    assert server.records("ready")[0]["address"] == f"unix:{path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://engine", timeout=20.0) as client:
+        body = {"prompt": [9], "max_tokens": 3, "ignore_eos": True}
+        assert client.post("/v1/completions", json=body).json()["usage"]["completion_tokens"] == 3
+    with pytest.raises(EngineError, match="a service listens there already; stop it, or name another file"):
+        listen(f"unix:{path}", 0)
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("unix:engine.sock", "named by its whole path; begin it with /"),
+        ("unix:/nowhere/at/all.sock", r"cannot listen there \(No such file or directory\)"),
+        ("unix:/" + "a" * 200, r"cannot listen there \(AF_UNIX path too long\)"),
+        ("unix:/etc", r"cannot listen there \(Address already in use\)"),
+    ],
+)
+def test_a_socket_file_that_cannot_be_is_refused_in_one_line(host: str, says: str) -> None:
+    with pytest.raises(EngineError, match=says):
+        listen(host, 0)
 
 
 def test_host_gives_one_sample_without_an_engine() -> None:
