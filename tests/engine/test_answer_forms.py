@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.device.serving import not_covered
 from engine.generate import generate
 from engine.grammar.automaton import DEAD, Automaton, Grammar
 from engine.grammar.constraint import Constraint, Form
 from engine.grammar.json_form import JsonForm, UnsupportedSchemaError
+from engine.prefill import begin, prefill, release
+from engine.round import decode_round
 from engine.runtime import Runtime, Sampling, Speculation
+from engine.sampling import NothingFitsError
 
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -284,3 +288,23 @@ def test_under_a_form_tree_chain_and_plain_answers_are_the_same(
             assert (answer.token_ids, answer.finish_reason) == (plain.token_ids, plain.finish_reason)
             kept += sum(answer.commit_lengths) - answer.steps
     assert kept > 0, "drafts are kept under a form as well"
+
+
+def test_the_device_round_leaves_answers_with_a_form_to_the_hosts_rounds(tiny: Callable[..., Runtime]) -> None:
+    runtime = tiny()
+    for form, why in ((nested_lists(), "requests whose answer has a form"), (None, None)):
+        generation = begin(runtime, [9], Sampling(form=form), Speculation("ddtree", 4))
+        assert not_covered(runtime, generation) == why
+        release(runtime, generation)
+
+
+def test_where_no_token_goes_on_the_request_fails_and_says_so(tiny: Callable[..., Runtime]) -> None:
+    grammar = Grammar()
+    form = Form(Automaton(grammar, grammar.rule(grammar.word("(?)"))), nested_lists().bytes_of, frozenset((END,)))
+    runtime = tiny()
+    generation = prefill(runtime, [9, 33], Sampling(form=form), Speculation("ddtree", 4))
+    assert generation.token_ids == [OPEN]
+    (step,) = decode_round(runtime, [generation])
+    assert isinstance(step.failure, NothingFitsError) and generation.token_ids == [OPEN]
+    release(runtime, generation, sound=False)
+    assert runtime.pages_used == 0

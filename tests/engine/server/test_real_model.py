@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,32 @@ def test_a_drafter_makes_no_right_answer_wrong_and_no_wrong_one_right(tokenizer:
                 right.setdefault(mode, []).append(question)
     assert len(right["off"]) == 6, "what the model knows by itself"
     assert right["dflash"] == right["ddtree"] == right["off"]
+
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "city": {"enum": ["Oslo", "Rome", "New York"]},
+    },
+    "required": ["name", "age", "city"],
+    "additionalProperties": False,
+}
+
+
+def test_an_answer_under_a_schema_is_the_same_with_drafts_and_holds(start_server: Callable[..., Server]) -> None:
+    server = start_server("[context]\ncontext_length = 256\n", model=MODEL, drafter=DRAFTER).until_ready()
+    wanted: Any = {"model": MODEL.name, "max_tokens": 60, "temperature": 0}
+    wanted["messages"] = [{"role": "user", "content": "Describe a person as a JSON object with name, age and city."}]
+    wanted["response_format"] = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    answers = [
+        server.client().chat.completions.create(**wanted, extra_body={"speculation": {"mode": mode}})
+        for mode in ("off", "ddtree")
+    ]
+    texts = [answer.choices[0].message.content for answer in answers]
+    assert texts[0] == texts[1] and answers[0].choices[0].finish_reason == "stop"
+    person = json.loads(texts[0] or "")
+    assert list(person) == ["name", "age", "city"] and type(person["age"]) is int and len(person["name"]) > 1
+    assert person["city"] in PERSON["properties"]["city"]["enum"]
+    assert answers[1].speculation["steps"] < answers[0].speculation["steps"]
