@@ -532,7 +532,7 @@ class Transaction:
             "who": self.request["who"],
             "what": self.request.get("what", ""),
             "when": now_iso(),
-            "until": now_iso(self.request["limits"].get("whole_s", 0.0)),
+            "until": now_iso(self.request["limits"].get("whole_s", 0.0) + (self.request.get("confirm_s") or 0.0)),
             "status": "running",
             "reason": None,
             "generation": None,

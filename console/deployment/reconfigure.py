@@ -226,7 +226,8 @@ async def follow(site: Site, request_id: str, *, only_look: bool = False) -> Asy
             if time.monotonic() - heard > SILENT_S and not only_look:
                 heard = time.monotonic()
                 await _see_to_it(site, request_id)
-        if last is not None and time.monotonic() - began > site.limits.whole_s:
+        waits = last is not None and last["phases"][-1]["name"] == "waiting"  # for as long as the operator gave it
+        if last is not None and not waits and time.monotonic() - began > site.limits.whole_s:
             yield Outcome("unknown", request_id, "the box still works on it, ask again")
             return
         await asyncio.sleep(POLL_S)

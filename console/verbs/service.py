@@ -16,6 +16,8 @@ from console.verbs.words import Style, columns, printable
 if TYPE_CHECKING:
     from console.host import Host
 
+LONGEST_WAIT_S = 86_400
+"""For the operator's word: what a day has not confirmed, nobody will."""
 OUTCOME_EXITS = {
     "confirmed": ExitCode.DONE,
     "rejected": ExitCode.USAGE,
@@ -91,8 +93,11 @@ async def _act(call: Call, *, interrupts: bool) -> ExitCode:
     changes = call.pairs("set")
     if changes and call.verb.name == "stop":
         raise UsageError("changes no settings", where="stop --set", mend="use restart --set")
-    if call.arguments.get("confirm-within") is not None and (not changes or call.arguments["confirm-within"] < 1):
-        raise UsageError("needs a change and at least 1 second", where="--confirm-within", mend="add --set NAME=VALUE")
+    within = call.arguments.get("confirm-within")
+    if within is not None and not changes:
+        raise UsageError("needs a change", where="--confirm-within", mend="add --set NAME=VALUE")
+    if within is not None and not 1 <= within <= LONGEST_WAIT_S:
+        raise UsageError(f"{within} is outside 1 to {LONGEST_WAIT_S} seconds", where="--confirm-within")
     async with on_host(call) as host:
         if changes or call.flag("dry-run"):
             plan = await host.plan(changes)

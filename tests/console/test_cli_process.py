@@ -204,3 +204,29 @@ def test_the_headless_path_loads_no_screen_and_no_torch(words: list[str]) -> Non
         [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("confirm",), "confirm: needs HOST; write ddtree confirm HOST"),
+        (("revert", "gpu", "now"), "revert: takes no 'now'; write ddtree revert HOST"),
+        (("confirm", "gpu", "--yes"), "confirm: no option --yes"),
+        (("start", "gpu", "--confirm-within", "5"), "start: no option --confirm-within"),
+        (("restart", "gpu", "--confirm-within"), "--confirm-within: needs a value; write --confirm-within S"),
+        (("restart", "gpu", "--confirm-within", "1e3"), "--confirm-within: '1e3' is not a whole number"),
+        (("restart", "gpu", "--confirm-within", "-5"), "--confirm-within: '-5' is not a whole number"),
+        (("restart", "gpu", "--confirm-within", "5"), "--confirm-within: needs a change; add --set NAME=VALUE"),
+        (
+            ("restart", "gpu", "--confirm-within", "0", "--set", "page_size=8"),
+            "--confirm-within: 0 is outside 1 to 86400 seconds",
+        ),
+        (
+            ("restart", "gpu", "--confirm-within", "86401", "--set", "page_size=8"),
+            "--confirm-within: 86401 is outside 1 to 86400 seconds",
+        ),
+    ],
+)
+def test_a_word_that_is_asked_for_wrongly_is_one_line(ddtree: Ddtree, words: tuple[str, ...], said: str) -> None:
+    done = ddtree(*words)
+    assert (done.returncode, done.stderr) == (2, f"ddtree: {said}\n")
