@@ -54,11 +54,13 @@ class Scheduler:
         *,
         queue_limit: int,
         on_turn: Callable[[], None] = lambda: None,
+        on_rest: Callable[[], None] = lambda: None,
         idle_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         decode: Callable[[Sequence[Generation]], list[Round]] | None = None,
     ) -> None:
-        """`on_turn` is called each time the loop comes round, at least every `idle_s` seconds: the watchdog's food.
+        """`on_turn` is called each time the loop comes round, at least every `idle_s` seconds: the watchdog's food; `on_rest` once
+        after work, when nothing has come for as long.
 
         `decode` runs a round of all that decode; by default `engine.round` does.
         """
@@ -67,6 +69,7 @@ class Scheduler:
         self._observers = tuple(observers)
         self._queue_limit = queue_limit
         self._on_turn = on_turn
+        self._on_rest = on_rest
         self._idle_s = idle_s
         self._clock = clock
         self._decode = decode
@@ -75,6 +78,7 @@ class Scheduler:
         self._running: list[Job] = []
         self._abort_s: float | None = None  # draining: when patience ends
         self._failures = 0
+        self._worked = False  # since the last rest
         self._guard = CommitGuard()
 
     # ── for everyone ──
@@ -137,10 +141,14 @@ class Scheduler:
         """Whether a drained engine has nothing left to do; waits for word where there is no work."""
         with self._changed:
             if self._running or self._waiting:
+                self._worked = True
                 return False
-            if self._abort_s is None:
-                self._changed.wait(self._idle_s)
-            return self._abort_s is not None and not self._waiting
+            quiet = self._abort_s is None and not self._changed.wait(self._idle_s)
+            done = self._abort_s is not None and not self._waiting
+        if quiet and self._worked:
+            self._worked = False
+            self._on_rest()
+        return done
 
     def _drop_unwanted(self) -> None:
         """Requests whose client has gone; queued ones once draining, and running ones when patience has ended."""

@@ -36,5 +36,14 @@ def pack_weight(weight: Tensor) -> Tensor:
 
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     """`linear` with a packed weight, bit for bit."""
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return out
+    surplus = _few_counts(len(x)) - len(x) if x.ndim == 2 else 0
+    padded = functional.pad(x, (0, 0, 0, surplus)) if surplus else x
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(padded, packed, bias, "none", [], "")
+    return out[: len(x)] if surplus else out
+
+
+def _few_counts(rows: int) -> int:
+    """The row count that so many are filled up to: for every count it meets, the library compiles a product and keeps it."""
+    if rows <= 32:
+        return rows
+    return -(-rows // 8) * 8 if rows <= 128 else -(-rows // 32) * 32

@@ -52,6 +52,7 @@ def load_engine(
         observers,
         queue_limit=QUEUE_LIMIT,
         on_turn=notifier.alive,
+        on_rest=give_back_freed_memory,
         idle_s=notifier.idle_s,
         decode=decode,
     )

@@ -1,21 +1,24 @@
 """The engine's speed as ratios, each pair measured in turn in one process: medians, with the least and the greatest.
 
 Beside `transformers` (same weights, type and threads), against the floor of bytes a token must read, batch 8 against 1, page size 1
-against 64 at a long context, the tree's build against a heap over the whole vocabulary, and what a round spends outside its two
-forwards. Run it on a quiet machine: other work falls on both sides of a ratio, but not evenly.
+against 64 at a long context, the tree's build against a heap over the whole vocabulary, what a round spends outside its two
+forwards, and what a server keeps in memory. Run it on a quiet machine: other work falls on both sides of a ratio, but not evenly.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import httpx
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -28,6 +31,7 @@ from engine.round import decode_round
 from engine.runtime import Runtime, Sampling, Speculation, load_runtime
 from engine.tree import build_tree, visibility
 from kernels.draft_topk import draft_topk
+from tests.bench.soak import info, wait_until_ready
 
 DRAFTER = Path(engine.__file__).parent / "drafters" / "smollm2-135m-instruct"
 PROMPT = [(37 * i + 11) % 49000 for i in range(48)]
@@ -50,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
         lambda: batches(runtime, options),
         lambda: beside_transformers(runtime, model, options),
         lambda: page_sizes(model, options),
+        lambda: memory(model, options),
     ]
     for part in parts:
         sys.stdout.write(part())
@@ -157,6 +162,34 @@ def outside_forwards(runtime: Runtime, options: argparse.Namespace) -> str:
         release(runtime, generation)
         lines += f"outside the forwards at budget {budget}, %   {spread(shares)}\n"
     return lines
+
+
+def memory(model: Path, options: argparse.Namespace) -> str:
+    """What a server of its own holds after 40 answers, beside its weights and the pool asked for."""
+    with tempfile.TemporaryDirectory() as name:
+        settings, log = Path(name) / "engine.toml", Path(name) / "log"
+        settings.write_text(
+            f'[model]\npath = "{model}"\ndrafter = "{DRAFTER}"\ndtype = "{options.dtype}"\n'
+            "[context]\ncontext_length = 1024\n[kv]\npages = 160\n[server]\nport = 0\n"
+        )
+        # As on a machine without a GPU: there is no Triton there, though the tests bring it.
+        start = (
+            "import sys; sys.modules['triton'] = None; from engine.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        )
+        command = [sys.executable, "-c", start, "serve", "--config", str(settings)]
+        with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+            port = wait_until_ready(process, log)
+            for number in range(40):
+                body = {"prompt": f"{number} " * (8 * number + 1), "max_tokens": 16}
+                answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, trust_env=False, timeout=120)
+                answer.raise_for_status()
+            time.sleep(2.5)  # it comes to rest after a second
+            told = info(port)
+            process.terminate()
+    pool = told["kv"]["capacity_tokens"] * told["kv"]["bytes_per_token"]
+    weights = sum(file.stat().st_size for folder in (model, DRAFTER) for file in folder.glob("*.safetensors"))
+    rest = told["process"]["rss_bytes"] - pool - weights
+    return f"resident MB: {(rest + pool + weights) / 1e6:.0f} = weights {weights / 1e6:.0f} + pool {pool / 1e6:.0f} + {rest / 1e6:.0f}\n"
 
 
 def decode_s(runtime: Runtime, requests: int, speculation: Speculation, rounds: int) -> float:

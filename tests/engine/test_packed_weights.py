@@ -19,7 +19,7 @@ from kernels.linear import linear, pack_weight, packed_linear, packs
 pytestmark = pytest.mark.skipif(not packs(torch.bfloat16), reason="this processor's library packs no bfloat16 weights")
 
 
-@pytest.mark.parametrize("rows", [1, 2, 8, 17, 65])
+@pytest.mark.parametrize("rows", [1, 2, 8, 17, 33, 65, 128, 129, 200])
 def test_a_packed_product_is_the_plain_one_bit_for_bit(rows: int) -> None:
     torch.manual_seed(rows)
     x, weight, bias = (torch.randn(*shape).bfloat16() for shape in ((rows, 96), (80, 96), (80,)))

@@ -161,6 +161,26 @@ def test_a_client_that_leaves_during_a_long_prefill_stops_it_between_chunks() ->
     assert wide.pages_used == 0
 
 
+def test_after_work_there_is_one_rest_and_none_before_it(tiny: Runtime) -> None:
+    rests: list[int] = []
+    rested = threading.Event()
+
+    def rest() -> None:
+        rests.append(len(bench.of(Finished)))
+        rested.set()
+
+    bench = Bench(tiny, idle_s=0.001, on_rest=rest)
+    loop = threading.Thread(target=bench.scheduler.run)
+    loop.start()
+    for served in (1, 2):
+        rested.clear()
+        bench.submit(request(str(served)))
+        assert rested.wait(20.0)
+    bench.scheduler.drain(5.0)
+    loop.join(10.0)
+    assert rests == [1, 2]
+
+
 def test_several_running_requests_take_turns_and_do_not_disturb_each_other(tiny: Runtime) -> None:
     alone = Bench(tiny)
     prompts = {"a": 9, "b": 24, "c": 38}
