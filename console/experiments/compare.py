@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from console.analysis.comparison import Comparison, compare_rows, verdict_of_comparison
-from console.analysis.verdicts import Verdict
+from console.analysis.verdicts import Caution, Verdict
 from console.experiments.conditions import Difference, differing, refusal
 from console.experiments.reading import environment_of, sample_rows
 from console.experiments.store import StoredRun
 
+_OF_THE_BOX = ("busy_host", "unsteady", "throttled")
 QUEUED_SHARE = 0.02
 """A request that waited longer than this share of its decode time was not alone."""
 
@@ -56,7 +57,18 @@ def compare(before: StoredRun, after: StoredRun) -> Compared:
     verdict = verdict_of_comparison(
         found, refused=refused, void=void, covariate=covariate_of(before.events, after.events)
     )
+    if found is not None:
+        disturbed = (*_disturbances(before, "before"), *_disturbances(after, "after"))
+        verdict = replace(verdict, warnings=(*verdict.warnings, *disturbed))
     return Compared(before, after, differences, soft, refused, found, verdict)
+
+
+def _disturbances(run: StoredRun, which: str) -> list[Caution]:
+    """What a run itself said of the box it ran on: it holds for every comparison with it."""
+    warnings = ((run.result or {}).get("verdict") or {}).get("warnings") or ()
+    return [
+        Caution(one["code"], f"in the run {which}: {one['msg']}") for one in warnings if one.get("code") in _OF_THE_BOX
+    ]
 
 
 def covariate_of(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> str | None:

@@ -8,6 +8,7 @@ import json
 import math
 import random
 import sqlite3
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -373,3 +374,16 @@ def test_an_arm_asked_in_passing_does_not_stand_for_the_run() -> None:
     found = groups_of([*rows, off])
     assert [(one["by"], one["group"], one["requests"]) for one in found] == [("kind", "prose", 2), ("kind", "code", 2)]
     assert groups_of(rows[:1]) == []
+
+
+def test_a_comparison_repeats_what_either_run_said_of_its_box(store: Store) -> None:
+    before, after = a_run(store, "a", seed=1), a_run(store, "b", seed=2)
+    assert before.result is not None
+    said = {"code": "busy_host", "msg": "the box was busy with other work: load 7.1 on 2 processors"}
+    verdict = {**before.result["verdict"], "warnings": [said, {"code": "few_levels", "msg": "three levels"}]}
+    busy = replace(before, result={**before.result, "verdict": verdict})
+    assert [one.msg for one in compare(busy, after).verdict.warnings if one.code == "busy_host"] == [
+        "in the run before: the box was busy with other work: load 7.1 on 2 processors"
+    ]
+    assert "few_levels" not in [one.code for one in compare(busy, after).verdict.warnings]
+    assert "in the run after" in compared_text(compare(after, busy))
