@@ -379,7 +379,8 @@ class RecordedHost:
         self.choices = choices
         async for item in self.follow_change("r4"):
             yield item
-        self.text = plan.text
+        if self.outcome.status == "confirmed":
+            self.text = plan.text
 
     async def change_under_way(self) -> UnderWay | None:
         """What was recorded."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,10 +43,14 @@ class Terminal:
 
     def until(self, words: str) -> None:
         """Wait until `words` are on screen."""
+        self.wait(lambda: words in self.screen(), f"{words!r} on screen")
+
+    def wait(self, condition: Callable[[], bool], what: str = "what was waited for") -> None:
+        """Wait until `condition` holds."""
         deadline = time.monotonic() + DEADLINE_S
-        while words not in self.screen():
+        while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"no {words!r} on screen:\n{self.screen()}")
+                raise AssertionError(f"no {what}:\n{self.screen()}")
             time.sleep(0.05)
 
     def close(self) -> None:
