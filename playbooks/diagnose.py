@@ -71,7 +71,7 @@ import kit
 
 PROBES = (("prose", 48), ("code", 48))  # fixed questions: the same settings must give the same tokens
 PROBE_TOKENS = 32
-DOUBTFUL = 0.04  # relative change of commit length or step time that is worth a second look
+DOUBTFUL = 0.04  # relative change of commit length or step time that is worth a second look; docs/decisions/0013
 CLIENT_TOKENS = 64
 CLIENT_STREAMS = 3
 Cells = List[Dict[str, Any]]

@@ -21,6 +21,9 @@ REGRESSION_DELTA = 0.05
 """Smallest effect of interest between two runs."""
 EXACT_FLIPS = 12
 """Up to so many blocks every sign flip is tried; above that 20,000 random ones."""
+BLOCKS_FOR_BOOTSTRAP = 20
+"""With fewer a bootstrap covers too little to check anything."""
+RESAMPLES = 5000
 MAX_BLOCKS = 400
 
 Decision = Literal["faster", "slower", "equivalent", "small", "inconclusive"]
@@ -37,16 +40,19 @@ class Effect:
     sd: float | None
     p_flip: float | None = None  # sign-flip permutation
     hodges_lehmann: float | None = None
+    ci_bca: tuple[float, float] | None = None  # bootstrap, bias-corrected: from 20 blocks on
 
     @property
     def non_normal(self) -> bool:
-        """Whether t and permutation contradict each other about a change at the 5 % level."""
-        if self.ci is None or self.p_flip is None:
+        """Whether t and permutation, or t and bootstrap, contradict each other about a change at the 5 % level."""
+        if self.ci is None:
             return False
-        return (self.p_flip < 0.05) is not (self.ci[0] > 1.0 or self.ci[1] < 1.0)
+        changed = _excludes_one(self.ci)
+        flips = self.p_flip is not None and (self.p_flip < 0.05) is not changed
+        return flips or (self.ci_bca is not None and _excludes_one(self.ci_bca) is not changed)
 
     def to_json(self) -> dict[str, Any]:
-        """`{"ratio", "ci", "ci90", "freedom", "sd", "p_flip", "hodges_lehmann"}`."""
+        """`{"ratio", "ci", "ci90", "freedom", "sd", "p_flip", "hodges_lehmann", "ci_bca"}`."""
         return {
             "ratio": self.ratio,
             "ci": None if self.ci is None else list(self.ci),
@@ -55,7 +61,12 @@ class Effect:
             "sd": self.sd,
             "p_flip": self.p_flip,
             "hodges_lehmann": self.hodges_lehmann,
+            "ci_bca": None if self.ci_bca is None else list(self.ci_bca),
         }
+
+
+def _excludes_one(ci: tuple[float, float]) -> bool:
+    return ci[0] > 1.0 or ci[1] < 1.0
 
 
 def effect_of_blocks(contrasts: Sequence[float]) -> Effect:
@@ -81,7 +92,16 @@ def effect_of_blocks(contrasts: Sequence[float]) -> Effect:
         sd=sd,
         p_flip=sign_flip_p(contrasts),
         hodges_lehmann=math.exp(float(np.median(pairs))),
+        ci_bca=_bca(values) if count >= BLOCKS_FOR_BOOTSTRAP and sd > 0 else None,
     )
+
+
+def _bca(values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """95 % of the ratio by the bias-corrected and accelerated bootstrap: a check on Student's t that assumes no shape."""
+    found = stats.bootstrap(
+        (values,), np.mean, n_resamples=RESAMPLES, method="BCa", rng=np.random.default_rng(0)
+    ).confidence_interval
+    return math.exp(float(found.low)), math.exp(float(found.high))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,10 @@ from console.analysis.step_fit import StepFit, fit_steps
 from console.analysis.verdicts import Caution, Evidence, classify
 from console.errors import ExitCode
 
+SLOPE_GAP = 0.1
+"""The fit and the median slope may differ by this share of the longest step, over all contexts."""
+WINDOW_LOSS = 1.5
+"""A commit length that is so many times smaller at the longest context than at the shortest is worth a window."""
 COLLAPSED_COMMIT = 1.05
 """A commit length below this means that the drafter's tokens are hardly ever kept."""
 
@@ -89,6 +93,8 @@ def verdict_of_run(playbook_id: str, rows: Sequence[Mapping[str, Any]], env: Map
         *steadiness(kept, fit),
         *_graph_fallback(kept),
         *_beyond_drafter(levels, env.get("drafter_window")),
+        *(_slope_check(levels, fit) if playbook_id == "context_curve" else ()),
+        *(_window_advice(levels, env) if playbook_id == "context_curve" else ()),
     ]
     return _sweep(playbook_id, kept, levels, fit, cautions)
 
@@ -131,6 +137,37 @@ def _beyond_drafter(levels: Sequence[Level], window: Any) -> list[Caution]:
             "drafter_window", f"{words}: commit length {levels[0].commit_length:.2f} -> {beyond[-1].commit_length:.2f}"
         )
     ]
+
+
+def _slope_check(levels: Sequence[Level], fit: StepFit) -> list[Caution]:
+    """Whether a few wild step times made the slope: the median of all slopes then says otherwise."""
+    first, last = levels[0], levels[-1]
+    span = last.context - first.context
+    if fit.median_slope is None or span <= 0:
+        return []
+    slope = (fit.at(last.context) - fit.at(first.context)) / span
+    if abs(fit.median_slope - slope) * span <= SLOPE_GAP * fit.at(last.context):
+        return []
+    return [
+        Caution(
+            "slope",
+            f"the fit has {1000 * slope:.1f} us a token, and the median of the slopes between any two requests is "
+            f"{1000 * fit.median_slope:.1f}: look at the levels one by one",
+        )
+    ]
+
+
+def _window_advice(levels: Sequence[Level], env: Mapping[str, Any]) -> list[Caution]:
+    """A drafter that loses its way in long contexts may do better with a window, where the engine has one."""
+    first, last = levels[0], levels[-1]
+    settings = env.get("settings") or {}
+    drafts = settings.get("mode") in ("dflash", "ddtree") and env.get("engine") in ("bundled", "sglang")
+    if not drafts or first.commit_length < WINDOW_LOSS * last.commit_length:
+        return []
+    now = settings.get("draft_window")
+    words = f"commit length falls from {first.commit_length:.2f} to {last.commit_length:.2f} with the context"
+    mend = "try a smaller one" if now else "try one"
+    return [Caution("draft_window", f"{words}: draft_window is {now or 'not set'}, {mend}")]
 
 
 # --- verdicts ----------------------------------------------------------------------------------------------------

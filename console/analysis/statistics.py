@@ -10,6 +10,8 @@ from scipy import stats
 
 BOOTSTRAP_MIN_REQUESTS = 12
 """Below this a percentile bootstrap covers too little; the delta method with Student's t is used instead."""
+WIDEST = math.log(1e6)
+"""An interval that reaches further says no less than that nothing is known."""
 
 
 def ratio_of_sums(numerators: Sequence[float], denominators: Sequence[float]) -> float | None:
@@ -23,8 +25,8 @@ def ratio_interval(
 ) -> tuple[float, float] | None:
     """Confidence interval of a ratio of sums over requests, which are the independent units; None below two.
 
-    Twelve requests or more: cluster bootstrap with 5,000 resamples. Fewer: delta method,
-    var = n/(n-1) * sum((y - R x)^2) / (sum x)^2, with Student's t.
+    Twelve requests or more: cluster bootstrap with 5,000 resamples. Fewer: delta method on the logarithm,
+    var = n/(n-1) * sum((y - R x)^2) / (R sum x)^2, with Student's t, so that a rate is never below zero.
     """
     count = len(numerators)
     ratio = ratio_of_sums(numerators, denominators)
@@ -38,5 +40,7 @@ def ratio_interval(
         low, high = np.quantile(resampled, [tail, 1.0 - tail])
         return float(low), float(high)
     variance = count / (count - 1) * float(np.sum((y - ratio * x) ** 2)) / float(x.sum()) ** 2
-    half = float(stats.t.ppf(0.5 + level / 2.0, count - 1)) * math.sqrt(variance)
-    return ratio - half, ratio + half
+    if ratio <= 0:
+        return None
+    reach = math.exp(min(float(stats.t.ppf(0.5 + level / 2.0, count - 1)) * math.sqrt(variance) / ratio, WIDEST))
+    return ratio / reach, ratio * reach

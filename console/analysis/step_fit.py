@@ -26,6 +26,7 @@ LEVEL_WIDTH = 0.05
 MIN_LEVELS_TO_VERIFY = 4
 """Below this many levels curvature cannot be told from noise."""
 MIN_LEVELS_FOR_HINGE = 5
+LEVELS_FOR_MEDIAN_SLOPE = 5
 STRONG_EVIDENCE = 6.0
 """By so much a hinge must lower the information criterion: its knot was looked for, which flatters it."""
 
@@ -57,6 +58,7 @@ class StepFit:
     r2: float | None = None
     max_residual: float | None = None  # largest |observed/fitted - 1|
     leave_one_out: float | None = None  # largest relative error on a level left out
+    median_slope: float | None = None  # ms a token, of the slopes between any two requests (Theil and Sen)
     covariance: tuple[tuple[float, ...], ...] | None = None  # of a, b and q, or of a, b and b2
     knot: float | None = None  # context at which the slope changes from b to b2
     b2_ms_per_token: float | None = None
@@ -90,6 +92,7 @@ class StepFit:
             "r2": self.r2,
             "max_residual": self.max_residual,
             "leave_one_out": self.leave_one_out,
+            "median_slope_ms_per_token": self.median_slope,
             "knot": self.knot,
             "b2_ms_per_token": self.b2_ms_per_token,
         }
@@ -215,10 +218,16 @@ def _solve(points: Sequence[StepPoint], numbers: Sequence[int], degree: int, kno
         r2=1.0 - residual / total if total > 0 and degree > 0 else None,
         max_residual=float(np.max(np.abs(observed / fitted - 1.0))) if spare > 0 else None,
         leave_one_out=_leave_one_level_out(points, numbers, degree, knot),
+        median_slope=_median_slope(points) if levels >= LEVELS_FOR_MEDIAN_SLOPE else None,
         knot=knot,
         b2_ms_per_token=None if knot is None else coefficients[2],
         covariance=tuple(tuple(float(v) for v in row) for row in covariance) if spare > 0 else None,
     )
+
+
+def _median_slope(points: Sequence[StepPoint]) -> float:
+    """The median of the slopes between any two requests, which a few wild step times do not move."""
+    return float(stats.theilslopes([p.step_ms for p in points], [p.context for p in points]).slope)
 
 
 def _leave_one_level_out(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from itertools import pairwise
 
 import numpy as np
@@ -195,3 +196,17 @@ def test_a_cell_with_few_repeats_borrows_spread_from_the_others_and_never_more_t
     assert scarce is not None and scarce.freedom == 2 + 3
     itself = effect_of_cells([cell], lent=spread_of_cells([cell]))
     assert itself == alone
+
+
+def test_from_twenty_blocks_on_a_bootstrap_checks_students_t() -> None:
+    draw = random.Random(5)
+    normal = [0.02 + draw.gauss(0, 0.03) for _ in range(24)]
+    assert effect_of_blocks(normal[:19]).ci_bca is None
+    found = effect_of_blocks(normal)
+    assert found.ci is not None and found.ci_bca is not None and not found.non_normal
+    assert found.ci_bca == pytest.approx(found.ci, abs=0.006)
+    skewed = effect_of_blocks([0.004 + draw.gauss(0, 0.002) for _ in range(23)] + [0.25])
+    assert skewed.ci is not None and skewed.ci_bca is not None
+    assert skewed.ci[0] < 1.0 < skewed.ci_bca[0]  # one wild block drags t's interval over 1, and not the other
+    assert skewed.non_normal
+    assert effect_of_blocks([0.0] * 24).ci_bca is None

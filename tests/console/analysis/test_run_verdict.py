@@ -123,6 +123,43 @@ def test_the_interval_of_a_ratio_covers_about_as_often_as_it_says() -> None:
     assert 0.90 <= hits / 400 <= 0.99
 
 
+def test_a_rate_that_is_hardly_known_is_still_no_less_than_nothing() -> None:
+    # Two of four answers were held up by others on the box: a plain interval would begin below zero.
+    interval = ratio_interval([47, 47, 47, 47], [1.2, 1.3, 9.0, 1.1])
+    assert interval is not None and 0 < interval[0] < 188 / 12.6 < interval[1]
+    assert interval[0] * interval[1] == pytest.approx((188 / 12.6) ** 2)
+    assert ratio_interval([0.0, 0.0], [1.0, 2.0]) is None
+
+
+def codes(report: dict[str, Any]) -> dict[str, str]:
+    return {one["code"]: one["msg"] for one in report["warnings"]}
+
+
+def test_a_slope_that_a_few_wild_requests_made_is_told_from_the_median_of_all_slopes() -> None:
+    calm = verdict_of_run("context_curve", sweep(lambda x: 30 + 0.004 * x, lambda x: 3.0), {})
+    assert calm["fit"]["median_slope_ms_per_token"] == pytest.approx(0.004, rel=0.05)
+    assert "slope" not in codes(calm)
+    rows = sweep(lambda x: 30 + 0.004 * x, lambda x: 3.0)
+    wild = [{**row, "decode_s": row["decode_s"] * (2 if at in (13, 14) else 1)} for at, row in enumerate(rows)]
+    found = verdict_of_run("context_curve", wild, {})
+    assert found["fit"]["b_ms_per_token"] == pytest.approx(0.0050, rel=0.03)
+    assert codes(found)["slope"] == (
+        "the fit has 5.0 us a token, and the median of the slopes between any two requests is 4.0: look at the levels one by one"
+    )
+
+
+def test_a_drafter_that_loses_its_way_in_long_contexts_is_advised_a_window_where_the_engine_has_one() -> None:
+    rows = sweep(lambda x: 30.0, lambda x: 4.0 if x < 3000 else 2.0)
+    env = {"engine": "sglang", "settings": {"mode": "dflash"}}
+    said = codes(verdict_of_run("context_curve", rows, env))["draft_window"]
+    assert said == "commit length falls from 4.00 to 2.00 with the context: draft_window is not set, try one"
+    windowed = {**env, "settings": {"mode": "dflash", "draft_window": 2048}}
+    assert codes(verdict_of_run("context_curve", rows, windowed))["draft_window"].endswith("is 2048, try a smaller one")
+    assert "draft_window" not in codes(verdict_of_run("context_curve", rows, {**env, "engine": "vllm"}))
+    steady = sweep(lambda x: 30.0, lambda x: 3.0)
+    assert "draft_window" not in codes(verdict_of_run("context_curve", steady, env))
+
+
 def test_three_repeats_a_level_give_intervals_that_cover_as_often_as_they_say() -> None:
     hits = total = 0
     for seed in range(60):
