@@ -161,10 +161,18 @@ def judge_playbook(path: Path, data: bytes, *, target: Version | None = None) ->
     except RecursionError:
         code_faults, warnings = (source.fault(1, 1, "nested too deeply to be checked"),), ()
     version_faults = _target_faults(source, header, target)
-    all_faults = sorted({*header_faults, *version_faults, *code_faults})[:_MAX_SHOWN_FAULTS]
+    all_faults = _shown(source, sorted({*header_faults, *version_faults, *code_faults}))
     fields = {name: getattr(header, name) for name in Header.__dataclass_fields__}
     fields["id"] = header.id or path.stem
     return Playbook(**fields, path=path, faults=tuple(all_faults), warnings=warnings, data=data)
+
+
+def _shown(source: Source, faults: list[Fault]) -> list[Fault]:
+    """The first of them, and how many more there are."""
+    if len(faults) <= _MAX_SHOWN_FAULTS:
+        return faults
+    kept, more = faults[:_MAX_SHOWN_FAULTS], len(faults) - _MAX_SHOWN_FAULTS
+    return [*kept, source.fault(kept[-1].line, 1, f"and {more} more faults from here on")]
 
 
 def _header(source: Source, stem: str) -> tuple[Header, tuple[Fault, ...]]:

@@ -120,6 +120,8 @@ def _effects(code: Code) -> Iterator[tuple[ast.AST, _Effect]]:
             yield part, _Effect(("writes_gpu_clock",), f"{part.attr} sets the GPU")
         elif isinstance(part, ast.Call):
             yield from _call_effects(code, part)
+            if code.dotted(part.func) == "kit.Service":
+                yield part, _Effect(_RESTARTS, "kit.Service restarts the service")
         elif isinstance(part, ast.List | ast.Tuple) and part.elts and isinstance(part.elts[0], ast.Name):
             words = _words_from(code, part.elts[0], code.text(part.elts[0]) or UNKNOWN)
             yield from ((part, effect) for effect in _command_effects(words, runs=True))

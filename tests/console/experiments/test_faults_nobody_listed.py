@@ -186,6 +186,21 @@ def test_sound_code_of_the_same_look_passes(text: str):
     assert [str(fault) for fault in judge(body(text)).faults] == []
 
 
+def test_a_script_that_restarts_by_the_kit_says_so_for_all_engines_or_for_some() -> None:
+    script = body("import kit\ndef f(run):\n    with kit.Service(run) as service:\n        return service\n")
+    (fault,) = judge(script).faults
+    assert fault.line == HEADER_LINES + 3
+    assert 'kit.Service restarts the service: undeclared effect; add "restarts_service"' in fault.message
+    assert judge(script.replace("# effects = []", '# effects = ["restarts_service"]')).valid
+    assert judge(script.replace("# effects = []", '# effects = []\n# restarts_on = ["vllm"]')).valid
+
+
+def test_faults_without_end_are_cut_and_counted() -> None:
+    faults = judge(body("import numpy\n" * 80)).faults
+    assert len(faults) == 51
+    assert faults[-1].message == "and 30 more faults from here on"
+
+
 def test_a_newer_header_needs_no_plain_lines():
     script = changed('">=3.9"', '">=3.11"').replace(
         '["explained", "inconclusive"]', '["explained",\n#  "inconclusive"]'
@@ -194,7 +209,7 @@ def test_a_newer_header_needs_no_plain_lines():
 
 
 LONG = [
-    ("sockets", "import socket\n" + "s = socket.socket()\n" * 4_000, 50),
+    ("sockets", "import socket\n" + "s = socket.socket()\n" * 4_000, 51),
     ("f-strings", "x = 1\ny = [" + ",".join(["f'{x}'"] * 6_000) + "]\n", 0),
     ("one word", "x = '" + "flush" * 45_000 + "'\n", 0),
     ("a list", "x = [" + "'systemctl'," * 15_000 + "]\n", 2),
