@@ -158,8 +158,9 @@ class Host:
             return None
 
     async def follow_change(self, request_id: str) -> AsyncIterator[Phase | Outcome]:
-        """A change that somebody asked for, from its first phase to its Outcome. Only looks."""
-        async for item in reconfigure.follow(self.site, request_id, only_look=True):
+        """A change that somebody asked for, from its first phase to its Outcome. Unless read-only, one that nobody on the
+        box works on any more is brought to its end."""
+        async for item in reconfigure.follow(self.site, request_id, only_look=self.read_only):
             yield item
 
     async def say(self, word: Literal["confirm", "revert"]) -> AsyncIterator[Phase | Outcome]:

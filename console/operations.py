@@ -60,7 +60,7 @@ class Operations(Protocol):
         ...
 
     def follow_change(self, request_id: str) -> AsyncIterator[Phase | Outcome]:
-        """A change that somebody asked for, from its first phase to its Outcome; only looks."""
+        """A change that somebody asked for, from its first phase to its Outcome."""
         ...
 
     def say(self, word: Literal["confirm", "revert"]) -> AsyncIterator[Phase | Outcome]:

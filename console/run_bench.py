@@ -28,7 +28,8 @@ async def open_bench(site: Site, snapshot: Snapshot, *, needs_engine: bool) -> A
             exit_code=ExitCode.PRECONDITION,
         )
     layout = site.manager.layout
-    python = layout.python if await site.connection.exists(layout.python) else "python3"
+    own = await site.connection.run(["test", "-x", layout.python])  # of a system installation, root's alone
+    python = layout.python if own.exit_status == 0 else "python3"
     with Store(default_store_folder()) as store:
         restarts = partial(reconfigure.restart_kit, site, reconfigure.operator())
         under_test = await _under_test(site, snapshot)

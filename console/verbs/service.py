@@ -105,7 +105,9 @@ async def _act(call: Call, *, interrupts: bool) -> ExitCode:
                 call.say(plan_json(plan), plan_text(plan, call.session.style))
                 return ExitCode.DONE
             return await _apply(call, host, plan)
-        question = f"{call.verb.title} {host.target.unit} on {host.name}?"
+        question = f"{call.verb.name.capitalize()} {host.site.manager.unit} on {host.name}?"
+        if interrupts and not call.flag("yes") and call.session.ask is not None:
+            call.tell(in_flight_text((await host.snapshot()).running))
         if interrupts and not await _agreed(call, host, question):
             return ExitCode.INTERRUPTED
         state = await host.service(call.verb.name)
@@ -205,6 +207,15 @@ def plan_text(plan: ChangePlan, style: Style) -> str:
         ends = "" if flight is None else f"; {flight} request{'s' * (flight != 1)} in flight would end"
         lines.append(f"the service restarts{ends}")
     return "\n".join(lines)
+
+
+def in_flight_text(running: int | None) -> str:
+    """What a stop ends, in a sentence."""
+    if running is None:
+        return "whether requests are in flight is not known"
+    if running == 0:
+        return "no request is in flight"
+    return f"{running} request{'s' * (running != 1)} in flight end{'s' * (running == 1)}"
 
 
 def differences_text(differences: Sequence[Difference]) -> str:

@@ -218,3 +218,17 @@ async def test_status_check_exits_3_while_an_alarm_sounds(served: ServiceManager
     assert await script("status", check=True) is ExitCode.CHECK_SAYS_NO
     assert [alarm["code"] for alarm in script.printed[-1]["alarms"]] == ["not_serving"]
     assert await script("status") is ExitCode.DONE  # nobody asked for a judgement
+
+
+async def test_a_restart_says_first_what_it_ends(ops: Connection, served: ServiceManager) -> None:
+    before = (await served.state()).invocation
+    for running, told in (
+        ("0", "no request is in flight"),
+        ("1", "1 request in flight ends"),
+        ("3", "3 requests in flight end"),
+    ):
+        await ops.upload(running.encode(), f"{served.layout.config}/running")  # what the fake engine says
+        status, said = await restart({}, {"Restart": "n"})
+        assert status is ExitCode.INTERRUPTED
+        assert said == f"{told}\nRestart ddtree-engine.service on box? [y/N] "
+    assert (await served.state()).invocation == before

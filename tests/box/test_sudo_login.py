@@ -17,6 +17,7 @@ from console.box.uninstall import uninstall
 from console.deployment.change import Outcome
 from console.errors import ExitCode
 from console.host import Host, open_host
+from console.run_bench import open_bench
 
 pytestmark = [pytest.mark.box, pytest.mark.skipif(shutil.which("sudo") is None, reason="needs Debian package sudo")]
 RULES = "/etc/sudoers.d/ddtree"
@@ -114,6 +115,8 @@ async def test_a_login_that_sudo_lets_do_all_changes_settings_too(
         *_, outcome = [item async for item in found.apply(planned)]
         assert isinstance(outcome, Outcome)
         assert (outcome.status, outcome.settings["page_size"]) == ("confirmed", 64), outcome
+        async with open_bench(found.site, await found.snapshot(), needs_engine=False) as bench:
+            assert bench.python == "python3"  # that of the installation is root's alone
         newest = (await found.history())[0]
         assert (newest.number, newest.outcome) == (1, "confirmed")
         back = await found.plan_rollback()
