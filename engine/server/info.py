@@ -128,6 +128,7 @@ def model_figures(engine: Serving) -> dict[str, Any]:
         else {
             "path": runtime.config.model.drafter,
             "weights_sha": engine.drafter_sha,
+            "max_position_embeddings": engine.drafter_positions,
             "block_size": drafter.config.block_size,
             "target_layer_ids": list(drafter.config.target_layer_ids),
             "mask_token_id": drafter.config.mask_token_id,

@@ -12,6 +12,7 @@ from engine.device.serving import Decode, decoder_for
 from engine.events import Event, Observer
 from engine.measure_cost import measure_cost
 from engine.models.config import end_of_text_ids
+from engine.models.fields import read_json
 from engine.models.weights_sha import weights_sha
 from engine.notify import Notifier
 from engine.prefill import prefill, release
@@ -64,7 +65,14 @@ def load_engine(
         end_ids(runtime, folder, tokenizer),
         model_sha=weights_sha(folder),
         drafter_sha=weights_sha(Path(config.model.drafter)) if runtime.drafter is not None else None,
+        drafter_positions=stated_positions(Path(config.model.drafter)) if runtime.drafter is not None else None,
     )
+
+
+def stated_positions(folder: Path) -> int | None:
+    """Tokens of context that a drafter says it was made for; None where it says nothing."""
+    stated = read_json(folder / "config.json").get("max_position_embeddings")
+    return stated if isinstance(stated, int) else None
 
 
 def warm_up(runtime: Runtime, decode: Decode | None = None) -> None:

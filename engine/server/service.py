@@ -29,6 +29,7 @@ class Serving:
     end_ids: frozenset[int]
     model_sha: str
     drafter_sha: str | None
+    drafter_positions: int | None  # tokens of context that the drafter says it was made for
 
 
 @dataclass

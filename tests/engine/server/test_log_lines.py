@@ -159,6 +159,7 @@ def test_server_info_describes_model_drafter_and_box(server: Server) -> None:
     assert info["model"]["max_position_embeddings"] == 2048
     assert info["model"]["parameters"] == 230_400
     assert info["drafter"]["block_size"] == 8
+    assert info["drafter"]["max_position_embeddings"] == 2048
     digits = (info["model"]["weights_sha"], info["drafter"]["weights_sha"])
     assert all(re.fullmatch("[0-9a-f]{16}", one) for one in digits) and digits[0] != digits[1]
     assert info["drafter"]["target_layer_ids"] == [1, 4]
