@@ -127,11 +127,12 @@ def _since(text: str | None, now_s: float) -> str | None:
     """`--since` as `@SECONDS` of the epoch: a time ago (`90s`, `10m`, `2h`, `3d`), a time in ISO 8601, or that itself."""
     if text is None or re.fullmatch(r"@\d+(\.\d+)?", text):
         return text
-    ago = re.fullmatch(r"-?(\d+)\s*(s|m|min|h|d)", text)
+    ago = re.fullmatch(r"-?(\d{1,15})\s*(s|m|min|h|d)", text)
     if ago:
-        return f"@{now_s - int(ago[1]) * _SECONDS[ago[2]]:.0f}"
+        # However long ago: before the epoch there is no journal, and `journalctl` knows no such time.
+        return f"@{max(0, int(now_s) - int(ago[1]) * _SECONDS[ago[2]])}"
     try:
-        return f"@{datetime.fromisoformat(text).timestamp():.3f}"
+        return f"@{max(0.0, datetime.fromisoformat(text).timestamp()):.3f}"
     except ValueError:
         raise UsageError(
             f"{text!r} is no time", where="--since", mend="write 10m, 2h, or 2026-05-04T10:00:00"
