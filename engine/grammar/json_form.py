@@ -154,8 +154,8 @@ class JsonForm:
 
     def _array(self, schema: Mapping[str, Any], where: str) -> int:
         low, high = schema.get("minItems", 0), schema.get("maxItems")
-        for key, count in (("minItems", low), ("maxItems", high)):
-            if count is not None and (type(count) is not int or not 0 <= count <= MOST_ITEMS):
+        for key in {"minItems", "maxItems"} & schema.keys():
+            if type(schema[key]) is not int or not 0 <= schema[key] <= MOST_ITEMS:
                 raise UnsupportedSchemaError(f"{where}.{key} is not a whole number of 0 to {MOST_ITEMS}")
         if high is not None and high < low:
             raise UnsupportedSchemaError(f"{where}.maxItems is less than minItems")

@@ -154,7 +154,7 @@ def serve(config_path: str | Path) -> int:
             lifespan="off",
             ws="none",
             access_log=False,
-            log_level="error",  # what strangers send to a port is no warning, and no line of another form belongs into the log
+            log_level="critical",  # failures are told as records; what strangers send to a port is none
             use_colors=False,
             server_header=False,
             timeout_graceful_shutdown=CLOSE_WITHIN_S,

@@ -202,6 +202,7 @@ def test_a_schemas_own_rules_are_kept(text: str, fits: bool) -> None:
         ({"enum": ["a"], "type": "integer"}, "schema allows no value"),
         ({"enum": ["a"], "minItems": 1}, "enum beside minItems is not supported"),
         ({"type": "array", "minItems": 3, "maxItems": 2}, "schema.maxItems is less than minItems"),
+        ({"type": "array", "minItems": None}, "schema.minItems is not a whole number of 0 to 256"),
         ({"type": "array", "maxItems": 10**6}, "schema.maxItems is not a whole number of 0 to 256"),
         ({"type": "object", "required": ["x"], "additionalProperties": False}, "names x, which nothing allows"),
         ({"type": "string", "properties": {}}, "schema.properties belongs to type object"),

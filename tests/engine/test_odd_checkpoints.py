@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from small_models import write_models
 from torch import Tensor
@@ -265,3 +267,53 @@ def test_a_folder_where_a_file_should_be_is_named(folder: Folder, name: str, say
     with pytest.raises(EngineError, match=says):
         load_tokenizer(found)
         answer(found)
+
+
+ODD_VALUES = [
+    None,
+    True,
+    0,
+    1,
+    -1,
+    3,
+    10**7,
+    10**30,
+    0.5,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    [],
+    [1],
+    ["x"],
+    {},
+    {"a": 1},
+]
+
+
+@settings(
+    max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_whatever_stands_in_a_config_the_folder_is_run_or_refused_in_one_line(
+    sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    kind = data.draw(st.sampled_from(sorted(sources)))
+    part = data.draw(st.sampled_from(["target", "drafter"]))
+    found = shutil.copytree(sources[kind].parent, tmp_path_factory.mktemp("odd") / "folders")
+    config = json.loads((found / part / "config.json").read_text())
+    inner = data.draw(
+        st.sampled_from([config, *(value for value in config.values() if isinstance(value, dict) and value)])
+    )
+    more = ["text_config", "quantization_config", "rope_scaling", "sliding_window"]
+    inner[data.draw(st.sampled_from([*inner, *more]))] = data.draw(st.sampled_from(ODD_VALUES))
+    (found / part / "config.json").write_text(json.dumps(config))
+    tables = f'[model]\npath = "{found}/target"\ndrafter = "{found}/drafter"\n[context]\ncontext_length = 48\n'
+    try:
+        runtime = load_runtime(config_from_toml(tables))
+        tokens = generate(runtime, PROMPT, Sampling(), Speculation("ddtree", 4), max_tokens=3).token_ids
+        assert len(tokens) == 3
+    except EngineError as refusal:
+        assert "\n" not in str(refusal)
+    finally:
+        shutil.rmtree(found)
