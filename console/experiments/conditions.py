@@ -14,18 +14,11 @@ from typing import Any
 
 from console.experiments.reading import environment_of
 
-_ENVIRONMENT = (
-    "engine",
-    "version",
-    "model",
-    "model_sha",
-    "drafter",
-    "drafter_sha",
-    "block_size",
-    "gpu",
-)  # of the env event
-_WEIGHTS = {"model_sha": "model", "drafter_sha": "drafter"}
-"""Keys that tell weights apart under one name, and the key of that name. Engines that are not ours do not tell them."""
+# Fields of the env event.
+_ENVIRONMENT = ("engine", "version", "release", "model", "model_sha", "drafter", "drafter_sha", "block_size", "gpu")
+_WEIGHTS = ("model_sha", "drafter_sha")
+_UNDER_ONE_NAME = {"model_sha": "model", "drafter_sha": "drafter", "release": "version"}
+"""Keys that tell things of one name apart, and the key of that name. Engines that are not ours do not tell them."""
 _SETTINGS_ASIDE = frozenset({"path", "drafter", "host", "port", "api_key_file", "interval_s", "context_length", "pages",
                              "memory_fraction", "max_running_requests"})  # fmt: skip
 """Settings that change neither a step nor a commit length of one request; model and drafter are keys of their own."""
@@ -97,11 +90,14 @@ def conditions_of(playbook: str, version: str, host: str, events: Sequence[Mappi
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
     """Every key whose value is not the same on both sides; one that only one side has counts, with None.
 
-    Weights count where both sides tell them and their names are the same: another model is one difference, not two.
+    Weights and release count where both sides tell them and their names are the same: another model is one difference,
+    not two.
     """
     names = [*before, *(name for name in after if name not in before)]
     found = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
-    told_already = {key for key, name in _WEIGHTS.items() if key in found and (name in found or None in found[key])}
+    told_already = {
+        key for key, name in _UNDER_ONE_NAME.items() if key in found and (name in found or None in found[key])
+    }
     return tuple(Difference(name, *both) for name, both in found.items() if name not in told_already)
 
 

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,7 +31,7 @@ from console.experiments.script.lint import lint, lint_warnings
 from console.experiments.script.names import check_names
 from console.experiments.script.newer import check_newer
 from console.experiments.script.syntax import check_syntax
-from console.experiments.script.text import read_text
+from console.experiments.script.text import MAX_BYTES, read_text, too_large
 from console.experiments.script.timeouts import check_timeouts
 from console.experiments.script.versions import OLDEST, Version, admitted
 from console.experiments.script.waits import check_waits
@@ -142,11 +143,19 @@ def read_playbook(path: Path, *, target: Version | None = None) -> Playbook:
     `target` is the box's Python once it is known; before that, every version that `requires-python` admits counts.
     """
     try:
-        data = path.read_bytes()
+        if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():  # a device or a pipe may never end
+            return _unreadable(path, "it is no regular file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        reason = error.strerror or str(error)
-        return Playbook(id=path.stem, path=path, faults=(Fault(1, 1, "", f"the file cannot be read: {reason}"),))
+        return _unreadable(path, error.strerror or str(error))
+    if len(data) > MAX_BYTES:
+        return replace(_unreadable(path, ""), faults=(too_large(path.stat().st_size),))
     return judge_playbook(path, data, target=target)
+
+
+def _unreadable(path: Path, reason: str) -> Playbook:
+    return Playbook(id=path.stem, path=path, faults=(Fault(1, 1, "", f"the file cannot be read: {reason}"),))
 
 
 def judge_playbook(path: Path, data: bytes, *, target: Version | None = None) -> Playbook:

@@ -24,6 +24,8 @@ def env_rows(events: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "phase": phase,
             "engine": event.get("engine"),
             "engine_version": event.get("version"),
+            "release": event.get("release"),
+            "driver": event.get("driver"),
             "model": event.get("model"),
             "model_sha": event.get("model_sha"),
             "drafter": event.get("drafter"),

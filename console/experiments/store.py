@@ -109,7 +109,9 @@ class Store:
             outdated = migrate(database)
         except (sqlite3.DatabaseError, ValueError) as error:
             database.close()
-            raise StoreError(str(error), where=str(self.database_file), mend="move it away: it is made anew") from error
+            broken = not isinstance(error, sqlite3.OperationalError)  # not its disk, its rights or another console
+            mend = "move it away: it is made anew" if broken else _mend(error)
+            raise StoreError(str(error), where=str(self.database_file), mend=mend) from error
         return database, outdated
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class Store:
             with self._database:
                 yield self._database
         except sqlite3.Error as error:
-            raise StoreError(str(error), where=str(self.database_file)) from error
+            raise StoreError(str(error), where=str(self.database_file), mend=_mend(error)) from error
 
     # Reading
 
@@ -355,7 +357,16 @@ def _measured(events: Iterable[Mapping[str, Any]]) -> Iterator[bool]:
     return (True for event in events if event.get("type") == "sample" and event.get("counts", True))
 
 
+def _mend(error: sqlite3.Error) -> str | None:
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the low byte is the kind
+    return {
+        sqlite3.SQLITE_FULL: "make room on its disk",
+        sqlite3.SQLITE_READONLY: "make it writable, or name another place with XDG_STATE_HOME",
+        sqlite3.SQLITE_CANTOPEN: "make it readable and its folder writable, or name another place with XDG_STATE_HOME",
+        sqlite3.SQLITE_BUSY: "another console is writing there; try again",
+    }.get(code)
+
+
 def default_store_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """`${XDG_STATE_HOME:-~/.local/state}/ddtree`."""
-    home = Path(environ.get("HOME") or Path.home())
-    return Path(environ.get("XDG_STATE_HOME") or home / ".local/state") / "ddtree"
+    return user_folder("XDG_STATE_HOME", ".local/state", environ)

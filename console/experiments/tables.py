@@ -53,6 +53,10 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE env ADD COLUMN model_sha TEXT;
     ALTER TABLE env ADD COLUMN drafter_sha TEXT;
     """,
+    """
+    ALTER TABLE env ADD COLUMN release TEXT;
+    ALTER TABLE env ADD COLUMN driver TEXT;
+    """,
 )
 
 

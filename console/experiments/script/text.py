@@ -17,7 +17,7 @@ _UTF8_NAMES = frozenset({"utf-8", "utf8", "utf_8", "u8", "utf"})
 def read_text(data: bytes) -> tuple[Source | None, tuple[Fault, ...]]:
     """The script's text, or None with the faults that make its bytes unusable; never raises."""
     if len(data) > MAX_BYTES:
-        return None, (Fault(1, 1, "", f"the file holds {len(data):,} bytes; a script may hold {MAX_BYTES:,}"),)
+        return None, (too_large(len(data)),)
     if data.startswith(_BOM):
         return None, (_at(data, 0, "a byte order mark stands before the first line; save as UTF-8 without BOM"),)
     if (nul := data.find(b"\0")) >= 0:
@@ -41,6 +41,11 @@ def read_text(data: bytes) -> tuple[Source | None, tuple[Fault, ...]]:
             message = f"the file declares the encoding {coding[1]}; scripts are UTF-8, drop this line"
             return None, (source.fault(number, coding.start(1) + 1, message),)
     return source, ()
+
+
+def too_large(size: int) -> Fault:
+    """The fault of a file of `size` bytes."""
+    return Fault(1, 1, "", f"the file holds {size:,} bytes; a script may hold {MAX_BYTES:,}")
 
 
 def _at(data: bytes, index: int, message: str) -> Fault:

@@ -42,6 +42,8 @@ _NEVER = {
     "urllib.request.urlretrieve": "it takes no time-out; use urlopen(…, timeout=…)",
     "urllib.request.URLopener": "it takes no time-out; use urlopen(…, timeout=…)",
     "urllib.request.FancyURLopener": "it takes no time-out; use urlopen(…, timeout=…)",
+    "os.wait": "it waits for any child without end; use subprocess with timeout=…",
+    "signal.pause": "it waits for a signal without end; use time.sleep or threading.Event().wait(timeout)",
     "xmlrpc.client.ServerProxy": "it takes no time-out; use http.client with timeout=…",
 }
 _PASSES_ON = frozenset({"functools.partial", "asyncio.to_thread"})

@@ -57,6 +57,8 @@ def draw_run_row(
     if run.pinned:
         parts.append(Content.styled("golden", WARN))
     line = within(parts, width)
+    if line.cell_length > width or len(parts) == 1:
+        line = line.rstrip()  # the state is the last word: its padding must not be cut as if it were text
     room = width - line.cell_length - 2
     if run.headline and room >= 24:
         line = Content.assemble(line, "  ", (shown(run.headline, glyphs), QUIET))

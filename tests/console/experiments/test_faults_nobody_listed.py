@@ -5,12 +5,13 @@ Each is refused at its line with a sentence that says why; what looks like it an
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from sound_script import HEADER_LINES, SOUND, body, changed
 
-from console.experiments.playbook import Playbook, judge_playbook
+from console.experiments.playbook import Playbook, judge_playbook, read_playbook
 
 GET = "from urllib.request import urlopen\n"
 SUB = "import subprocess\n"
@@ -94,6 +95,8 @@ CODE = [
     ("import asyncio\nasync def f():\n    r, w = await asyncio.wait_for(asyncio.open_connection('a', 1), 5)\n    return await r.readline()\n", 4, ".readline(): wrap it"),
     ("import asyncio\nasync def f():\n    loop = asyncio.get_running_loop()\n    await loop.create_connection(None, 'a', 1)\n", 4, "wrap it"),
     (SUB + "subprocess.run(['nvidia-smi'])\n", 2, "subprocess.run() without a time-out"),
+    ("import os\nos.wait()\n", 2, "without end"),
+    ("import signal\nsignal.pause()\n", 2, "without end"),
     (SUB + "p = subprocess.Popen(['nvidia-smi'])\np.communicate()\n", 3, "without a time-out"),
     (SUB + "subprocess.Popen(['nvidia-smi']).wait(timeout=None)\n", 2, "timeout=None is no limit"),
     ("import asyncio\nasync def f():\n    p = await asyncio.create_subprocess_exec('nvidia-smi')\n    await p.wait()\n", 4, "child process"),
@@ -193,6 +196,19 @@ def test_a_script_that_restarts_by_the_kit_says_so_for_all_engines_or_for_some()
     assert 'kit.Service restarts the service: undeclared effect; add "restarts_service"' in fault.message
     assert judge(script.replace("# effects = []", '# effects = ["restarts_service"]')).valid
     assert judge(script.replace("# effects = []", '# effects = []\n# restarts_on = ["vllm"]')).valid
+
+
+def test_a_device_a_pipe_and_a_huge_file_are_refused_without_being_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "zero.py").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.py")
+    with (tmp_path / "huge.py").open("wb") as huge:
+        huge.truncate(40 * 2**30)  # sparse
+    says = {path.stem: read_playbook(path).faults[0].message for path in sorted(tmp_path.iterdir())}
+    assert says == {
+        "huge": "the file holds 42,949,672,960 bytes; a script may hold 262,144",
+        "pipe": "the file cannot be read: it is no regular file",
+        "zero": "the file cannot be read: it is no regular file",
+    }
 
 
 def test_faults_without_end_are_cut_and_counted() -> None:
