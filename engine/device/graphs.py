@@ -7,7 +7,7 @@ so a graph's splits suit its bucket. Without CUDA graphs the same round runs eag
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,16 +65,17 @@ class RoundGraphs:
         self._pool: Any = None  # of the first graph
 
     def prepare(self, plans: Iterable[Plan]) -> None:
-        """Capture plans ahead of their first use.
+        """Capture plans ahead of their first use, as many as there may be.
 
         The state's pages must be real: a capture runs rounds on them. Its tokens and length are as before afterwards.
         """
         for plan in plans:
-            self._capture(plan)
+            if self._may_have(plan):
+                self._capture(plan)
 
     def run(self, plan: Plan) -> Answer:
         """One round of a plan, captured at its first use. Waits for the device once, by an event."""
-        if _key(plan) not in self._captured and len(self._captured) >= MOST_GRAPHS:
+        if not self._may_have(plan):
             return run_eagerly(self._model, self._state, plan)
         captured = self.enqueue(plan)
         captured.done.synchronize()
@@ -88,6 +89,9 @@ class RoundGraphs:
         captured.graph.replay()
         captured.done.record()
         return captured
+
+    def _may_have(self, plan: Plan) -> bool:
+        return _key(plan) in self._captured or len(self._captured) < MOST_GRAPHS
 
     def _capture(self, plan: Plan) -> Captured:
         key = _key(plan)
@@ -103,7 +107,7 @@ class RoundGraphs:
         state = self._state
         moved = (state.seed, state.length, state.features, state.waiting)
         kept = [tensor.clone() for tensor in moved]
-        row = torch.empty(size(self._model.most_accepted, plan.nodes), dtype=torch.int64, pin_memory=True)
+        row = _pinned(size(self._model.most_accepted, plan.nodes))
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -115,12 +119,28 @@ class RoundGraphs:
                         tensor.copy_(value)
         torch.cuda.current_stream().wait_stream(side)
         graph, stages = torch.cuda.CUDAGraph(), EventStages()
-        # Other threads may use the GPU's driver meanwhile: only what this thread does is held to a capture's rules.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+
+        def work() -> None:
             outcome = device_round(self._model, state, plan, stages.mark)
             row.copy_(packed(state.accepted, outcome), non_blocking=True)
+
+        _record(graph, self._pool, work)
         self._pool = self._pool or graph.pool()
         return Captured(graph, row, stages, torch.cuda.Event())
+
+
+def _record(graph: torch.cuda.CUDAGraph, pool: Any, work: Callable[[], None]) -> None:
+    """Capture `work` without running it.
+
+    Other threads may use the GPU's driver meanwhile: only what this thread does is held to a capture's rules.
+    """
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        work()
+
+
+def _pinned(numbers: int) -> Tensor:
+    """A row in host memory that the device writes to by itself."""
+    return torch.empty(numbers, dtype=torch.int64, pin_memory=True)
 
 
 def _key(plan: Plan) -> tuple[int, int, int, bool, bool]:

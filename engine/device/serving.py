@@ -38,6 +38,11 @@ def decodes_on(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def captures_on(device: torch.device) -> bool:
+    """Whether rounds can be captured there."""
+    return device.type == "cuda"
+
+
 def decoder_for(
     runtime: Runtime,
     tell: Callable[[Event], None],
@@ -87,7 +92,7 @@ class DeviceRounds:
         table.grow(self._capacity)
         try:
             self._write_pages(table.pages, 0)
-            if self._model.device.type == "cuda":
+            if captures_on(self._model.device):
                 on_phase("capturing decode rounds")
                 graphs = RoundGraphs(self._model, self._state)
                 plans = self.plans(adapts=adapts) if ahead else []
