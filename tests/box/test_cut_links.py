@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from box_machine import Box
@@ -27,9 +27,9 @@ from console.box.services import ServiceManager, manager_for
 from console.box.target import DEFAULT_UNIT, Target
 from console.box.timing import Timing
 from console.box.uninstall import uninstall
-from console.deployment.change import Outcome
-from console.deployment.generations import history
-from console.deployment.reconfigure import apply, follow, new_request_id, plan
+from console.deployment.change import Choices, Outcome, Phase
+from console.deployment.generations import diff, history
+from console.deployment.reconfigure import apply, find_strays, follow, new_request_id, plan, say, waiting_change
 from console.deployment.site import Limits, Site
 from console.errors import OperatorError
 
@@ -164,9 +164,17 @@ async def test_looking(
         return seen
 
     monkeypatch.setattr("console.box.doctor.survey", quick_survey)
+    planned = await plan(Site(ops, served), {"page_size": "64"})
+
+    async def strays_of(connection: Connection) -> object:
+        return await find_strays(Site(connection, manager_for(connection, layout)), planned)
+
     looks: dict[str, Callable[[Connection], Awaitable[object]]] = {
         "status": lambda connection: manager_for(connection, layout).state(),
         "history": lambda connection: history(Site(connection, manager_for(connection, layout))),
+        "diff": lambda connection: diff(Site(connection, manager_for(connection, layout)), 0, 0),
+        "plan": lambda connection: plan(Site(connection, manager_for(connection, layout)), {"page_size": "64"}),
+        "strays": strays_of,
         "logs": lambda connection: read_journal(connection, served.journal_source()),
         "doctor": lambda connection: examine(connection, manager_for(connection, layout)),
     }
@@ -248,6 +256,52 @@ async def test_a_settings_change(ops: Connection, served: ServiceManager, scisso
     request_id = ""
     assert await at_every_step(scissors, proxied, change, whole, 14) >= 10
     assert set(ends) <= {"confirmed", "unknown"} and "confirmed" in ends
+
+
+@pytest.mark.parametrize(("word", "end", "least"), [("confirm", "confirmed", 4), ("revert", "rolled_back", 4)])
+async def test_a_word_on_a_change_that_waits(
+    ops: Connection,
+    served: ServiceManager,
+    scissors: Scissors,
+    proxied: Target,
+    word: Literal["confirm", "revert"],
+    end: str,
+    least: int,
+) -> None:
+    """Wherever it is cut, the word was heard or it was not; given again, it is the word that holds."""
+    layout, site = served.layout, Site(ops, served, limits=LIMITS)
+    request_id, page = "", 16
+
+    async def begin() -> None:
+        nonlocal request_id, page
+        request_id, page = new_request_id(), 64 if page == 16 else 16
+        planned = await plan(site, {"page_size": str(page)})
+        async for item in apply(site, planned, request_id=request_id, choices=Choices(confirm_s=60)):
+            if isinstance(item, Phase) and item.name == "waiting":
+                return
+
+    async def speak(connection: Connection) -> None:
+        mine = Site(connection, manager_for(connection, layout), limits=LIMITS)
+        found = await waiting_change(mine)
+        assert found == request_id
+        await say(mine, found, word)
+        *_, outcome = [item async for item in follow(mine, found)]
+        assert isinstance(outcome, Outcome) and outcome.status in (end, "unknown")
+
+    async def holds(failure: Exception | None) -> None:
+        nonlocal page
+        assert await say(site, request_id, word)  # the same word again is the word that holds
+        *_, outcome = [item async for item in follow(site, request_id)]
+        assert isinstance(outcome, Outcome) and outcome.status == end
+        page = page if word == "confirm" else 64 if page == 16 else 16
+        assert f"page_size = {page}" in (await ops.read(layout.settings)).decode()
+        await begin()
+
+    await begin()
+    assert await at_every_step(scissors, proxied, speak, holds, 6) >= least
+    assert await say(site, request_id, "revert")
+    *_, last = [item async for item in follow(site, request_id)]
+    assert isinstance(last, Outcome) and last.status == "rolled_back"
 
 
 async def test_install_and_uninstall(
