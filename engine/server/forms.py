@@ -149,7 +149,7 @@ def _arguments(grammar: Grammar, tool: Tool) -> int:
     if not schema:
         return JsonForm(grammar).any_object()
     try:
-        return JsonForm(grammar).value_of({"type": "object", **schema}, "parameters")
+        return JsonForm(grammar).value_of({**schema, "type": "object"}, "parameters")
     except UnsupportedSchemaError as fault:
         if tool.function.strict:
             raise _refusal("tools", f"{fault} ({tool.function.name}, strict)") from fault
@@ -161,11 +161,12 @@ def _tags(grammar: Grammar, tool: Tool) -> int:
     schema = tool.function.parameters or {}
     if tool.function.strict:
         raise _refusal("tools", "strict is not enforced in the format of qwen3_coder")
-    properties = schema.get("properties", {})
+    properties, named = schema.get("properties"), schema.get("required")
+    needed = named if isinstance(named, list) else []
     rest = grammar.rule(())
     for name, inner in reversed(properties.items() if isinstance(properties, dict) else ()):
         pair = (*grammar.word(f"{PARAMETER}{name}>\n"), *_tagged(grammar, schema, inner), *grammar.word("\n"))
-        skipped: list[tuple[Symbol, ...]] = [] if name in (schema.get("required") or ()) else [(rest,)]
+        skipped: list[tuple[Symbol, ...]] = [] if name in needed else [(rest,)]
         rest = grammar.rule((*pair, rest), *skipped)
     return rest
 

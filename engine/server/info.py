@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,11 +93,12 @@ async def server_info(service: Service, instruments: Instruments, request: Reque
 
 
 def box_figures(sampler: HostSampler) -> dict[str, Any]:
-    """`{"host", "process", "gpus"}` now."""
+    """`{"host", "process", "gpus", "driver"}` now."""
     return {
         "host": asdict(sampler.host()),
         "process": asdict(sampler.process()),
         "gpus": [asdict(gpu) for gpu in sampler.gpus()],
+        "driver": sampler.driver(),
     }
 
 
@@ -104,10 +106,17 @@ def identity(service: Service) -> dict[str, Any]:
     """Which start of which release this is."""
     return {
         "version": metadata.version("ddtree-console"),
+        "release": release_of(Path(__file__)),
         "pid": os.getpid(),
         "started": service.started_s,
         "invocation": os.environ.get("INVOCATION_ID"),
     }
+
+
+def release_of(file: Path) -> str | None:
+    """The name of the installed release that this file of `engine/server` belongs to, `0.1.0-3f2a91c0`; None in a checkout."""
+    app = file.parents[2]
+    return app.parent.name if (app.name, app.parent.parent.name) == ("app", "releases") else None
 
 
 def model_figures(engine: Serving) -> dict[str, Any]:
@@ -151,6 +160,8 @@ def pool_figures(runtime: Runtime) -> dict[str, Any]:
 def versions() -> Mapping[str, str]:
     """What the engine runs on."""
     found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
     try:
         return {**found, "triton": metadata.version("triton")}
     except metadata.PackageNotFoundError:

@@ -123,7 +123,8 @@ def kinds_of(schema: Any) -> tuple[str, ...]:
     if not isinstance(schema, Mapping):
         return ()
     kinds: list[Any] = []
-    for part in (schema, *(schema.get("anyOf") or ()), *(schema.get("oneOf") or ())):
+    ways = [way for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list) for way in schema[key]]
+    for part in (schema, *ways):
         named = part.get("type") if isinstance(part, Mapping) else None
         kinds += named if isinstance(named, list) else [named]
     return tuple(kind for kind in kinds if isinstance(kind, str))

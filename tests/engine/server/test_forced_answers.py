@@ -106,6 +106,17 @@ def test_an_answer_that_must_call_calls_in_every_format_and_mode(client: openai.
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"required": True}, {"properties": 3}, {"properties": {"x": 3}}, {"type": "array"}, {"$ref": "#/x"}],
+    ids=str,
+)
+def test_a_tool_whose_schema_is_none_is_called_with_some_object(client: openai.OpenAI, parameters: Any) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    choice = ask(client, tools=[tool], tool_choice="required", max_tokens=20).choices[0]
+    assert choice.finish_reason in ("length", "tool_calls")
+
+
 def test_a_named_function_is_called_once_streamed_or_whole(client: openai.OpenAI) -> None:
     wanted: dict[str, Any] = {"tools": [LOOK, WAIT], "tool_choice": {"type": "function", "function": {"name": "look"}}}
     (call,) = ask(client, **wanted, temperature=0).choices[0].message.tool_calls

@@ -49,6 +49,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "lines": {"type": "array"},
         "owner": {"type": ["string", "null"]},
         "size": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "odd": {"anyOf": 3, "oneOf": {"type": "string"}, "type": 7},
     }
 }
 
@@ -87,6 +88,7 @@ CASES: list[tuple[str, Tools, bool, list[Part]]] = [
         write('{"owner": null, "owner": "420", "size": null, "size": 1.5e3}'),
     ),
     (xml(("path", CODE)), "xml", False, write(json.dumps({"path": CODE}))),
+    (xml(("odd", "3")), "xml", False, write('{"odd": "3"}')),
     (xml(("path", "")), "xml", False, write('{"path": ""}')),
     (
         f"{xml(('path', 'é'))}\n{xml(('path', 'b'))}",
