@@ -99,6 +99,15 @@ class HostSampler:
             return ()
         return tuple(_gpu(self._nvml, index) for index in range(self._nvml.nvmlDeviceGetCount()))
 
+    def driver(self) -> str | None:
+        """The GPU driver's version; None without one."""
+        if self._nvml is None:
+            return None
+        try:
+            return str(self._nvml.nvmlSystemGetDriverVersion())
+        except self._nvml.NVMLError:
+            return None
+
 
 def _open_nvml() -> ModuleType | None:
     """NVML, or None where the package or the driver is missing: a box without a GPU is no error."""

@@ -55,6 +55,8 @@ def environment(info: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "engine": info.get("engine"),
         "version": info.get("version"),
+        "release": info.get("release"),
+        "unit": os.environ.get("DDT_UNIT"),
         "settings": info.get("settings"),
         "settings_sha": info.get("settings_sha"),
         "invocation": info.get("invocation"),
@@ -68,6 +70,7 @@ def environment(info: Mapping[str, Any]) -> dict[str, Any]:
         "drafter_window": drafter.get("max_position_embeddings"),
         "kv": info.get("kv"),
         "versions": info.get("versions"),
+        "driver": info.get("driver"),
         "gpu": [gpu.get("name") for gpu in gpus],
         "clocks": {str(gpu.get("index")): gpu.get("sm_clock_mhz") for gpu in gpus},
         "host": {name: host.get(name) for name in ("cpu_count", "load_1m", "cpu_percent")} if host else None,

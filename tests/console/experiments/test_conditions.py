@@ -56,3 +56,5 @@ def test_another_model_is_one_difference_and_weights_that_one_side_does_not_tell
     drafted = {"drafter": "/models/d", "drafter_sha": "bb22"}
     assert between(drafted, {}) == ["drafter: d -> not said"]  # speculation without a drafter: one key
     assert between({}, {"model_sha": "aa11"}) == []  # measured before engines told it
+    assert between({"release": "1-aa"}, {"release": "1-bb"}) == ["release: 1-aa -> 1-bb"]
+    assert between({"release": "1-aa"}, {"version": "2", "release": "2-bb"}) == ["version: 1 -> 2"]

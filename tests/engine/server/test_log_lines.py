@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_process import Server, eventually
+
+from engine.server.info import release_of
 
 DECODE_KEYS = [
     "seq",
@@ -169,6 +172,8 @@ def test_server_info_describes_model_drafter_and_box(server: Server) -> None:
     assert info["process"]["rss_bytes"] > 50_000_000
     assert info["host"]["memory_total_bytes"] > info["host"]["memory_used_bytes"] > 0
     assert isinstance(info["gpus"], list)
+    assert info["release"] is None  # served from a checkout
+    assert release_of(Path("/opt/ddtree/releases/0.1.0-3f2a91c0/app/engine/server/info.py")) == "0.1.0-3f2a91c0"
 
 
 @pytest.mark.parametrize(("mode", "budget", "nodes"), [("off", "0", 1), ("dflash", "7", 8)])
