@@ -28,6 +28,7 @@ from console.experiments.script.header import Header, read_header
 from console.experiments.script.hidden import check_hidden
 from console.experiments.script.keys import check_keys
 from console.experiments.script.lint import lint, lint_warnings
+from console.experiments.script.loopback import check_loopback
 from console.experiments.script.names import check_names
 from console.experiments.script.newer import check_newer
 from console.experiments.script.syntax import check_syntax
@@ -222,6 +223,7 @@ def _judge_code(
         *check_newer(code, min(versions)),
         *check_hidden(code),
         *check_escapes(code),
+        *check_loopback(code),
         *check_timeouts(code),
         *check_waits(code),
         *check_keys(source, code),

@@ -33,6 +33,7 @@ def check_names(code: Code, versions: tuple[Version, ...], kit: frozenset[str]) 
     """A fault for each name that is bound nowhere, each name that `kit` lacks, and each missing standard submodule."""
     if not code.star_imports and not any(code.dotted(call.func) == "builtins.globals" for call in code.calls()):
         yield from _unbound(code, min(versions))
+    yield from _counted_before_bound(code)
     yield from _not_in_the_kit(code, kit)
     yield from _submodules(code)
 
@@ -54,6 +55,32 @@ def _unbound(code: Code, target: Version) -> Iterator[Fault]:
             seen.add(node.id)
             near = did_you_mean(node.id, {*code.bound_names, *dir(builtins)})
             yield code.fault(node, f"the name {node.id} is bound nowhere in the script{near}")
+
+
+def _counted_before_bound(code: Code) -> Iterator[Fault]:
+    """`count += 1` in a function that binds `count` by nothing else, where one of an outer scope was meant."""
+    for function in code.nodes:
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        own = [node for node in ast.walk(function) if next(_functions_around(code, node), None) is function]
+        outer = {name for node in own if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+        counted = {node.target for node in own if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)}
+        bound = {node.id for node in own if isinstance(node, ast.Name) and _binds(node) and node not in counted}
+        bound |= {node.arg for node in own if isinstance(node, ast.arg)}
+        for target in sorted(counted, key=lambda node: (node.lineno, node.col_offset)):
+            if isinstance(target, ast.Name) and target.id not in bound | outer:
+                yield code.fault(
+                    target, f"{target.id} has no value here yet: say nonlocal or global {target.id}, or set it"
+                )
+
+
+def _binds(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store | ast.Del)
+
+
+def _functions_around(code: Code, node: ast.AST) -> Iterator[ast.AST]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+    return (one for one in code.around(node) if isinstance(one, kinds))
 
 
 def _not_in_the_kit(code: Code, kit: frozenset[str]) -> Iterator[Fault]:

@@ -89,6 +89,10 @@ def _came(code: Code, node: ast.AST) -> tuple[Version | None, str]:
         bracketed = line.encode()[node.slice.col_offset : node.slice.col_offset + 1] == b"("
         if not bracketed and any(isinstance(one, ast.Starred) for one in node.slice.elts):
             return (3, 11), "an unpacking (*) in a subscript"
+    elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.NamedExpr):
+        before = code.source.line(node.slice.lineno).encode()[: node.slice.col_offset]
+        if before.rstrip().endswith(b"["):
+            return (3, 10), "a := without brackets in a subscript"
     elif isinstance(node, ast.arg) and isinstance(node.annotation, ast.Starred):
         return (3, 11), "an unpacking (*) in an annotation"
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and any(one.is_async for one in node.generators):
