@@ -216,7 +216,7 @@ def _log(found: Findings) -> list[Check]:
 
 
 def _weight_bytes(found: Findings) -> int | None:
-    return found.model.weight_bytes if found.model else None
+    return found.model.loaded_bytes if found.model else None
 
 
 def _own_pids(found: Findings) -> tuple[int, ...]:

@@ -25,6 +25,16 @@ class ModelFolders:
     weight_bytes: int | None = None
     """Of the model's shards together; None where one is missing."""
 
+    @property
+    def loaded_bytes(self) -> int | None:
+        """What the weights take once loaded: those in 8-bit blocks become 16 bits each."""
+        config = self.config or {}
+        nested = config.get("text_config")
+        text = {**config, **nested} if isinstance(nested, Mapping) else config
+        kept = text.get("quantization_config")
+        in_blocks = isinstance(kept, Mapping) and kept.get("quant_method") == "fp8"
+        return self.weight_bytes * 2 if in_blocks and self.weight_bytes is not None else self.weight_bytes
+
 
 def judge_model(found: ModelFolders) -> list[Row]:
     """Rows of (group, name, verdict, text, mend)."""

@@ -259,3 +259,12 @@ def test_the_doctor_knows_the_architectures_that_the_engine_runs() -> None:
     assert HEALTHY.model is not None
     troubles = bad(replace(HEALTHY, model=replace(HEALTHY.model, config=nested, drafter="")))
     assert [check.group for check in troubles] == ["drafter"]  # there is none
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_weights_in_eight_bit_blocks_count_twice_because_they_are_made_plain(nested: bool) -> None:
+    kept = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    config = {**TARGET, "text_config": kept} if nested else {**TARGET, **kept}
+    model = ModelFolders("/m", config, (), True, "", None, weight_bytes=80 * 10**9)
+    (check,) = [check for check in judge(replace(HEALTHY, model=model)) if check.name == "memory"]
+    assert (check.verdict, check.text) == ("fail", "weights of 160.0 GB, a GPU has 150.8 GB")
