@@ -7,6 +7,7 @@ standard output). Textual is loaded only when a screen is wanted.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import math
 import os
@@ -14,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,25 @@ from console.errors import ExitCode, OperatorError, UsageError
 from console.help_text import of_verb, overview
 from console.own_log import keep_own_log
 from console.private_file import write_private
+from console.streams import open_the_closed, put, put_beside, silence
 from console.terminal import TerminalPrompts, ask, can_ask
 from console.verbs.verb import Call, Session
 from console.verbs.words import Style
+
+TROUBLE_WITH_FILES = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+        *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.EEXIST),
+    }
+)
+"""What a disk or a folder refuses, whatever we do with it."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command line (`sys.argv` if none is given) and return its exit status. Never a traceback."""
     words = sys.argv[1:] if words is None else list(words)
     as_json = "--json" in words
+    open_the_closed()
     keep_own_log(places().state / "console.log")
     try:
         return asyncio.run(_command(words))
@@ -42,11 +54,10 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed(OperatorError("interrupted", exit_code=ExitCode.INTERRUPTED), as_json)
     except BrokenPipeError:
-        # Whoever read our output has had enough of it; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)  # whoever read our output has had enough of it
         return ExitCode.DONE
     except Exception as error:  # noqa: BLE001 the last edge: an operator is shown a line and where the rest is
-        return _failed(_unexpected(error), as_json)
+        return _failed(_trouble_here(error) or _unexpected(error), as_json)
 
 
 async def _command(words: Sequence[str]) -> int:
@@ -54,9 +65,7 @@ async def _command(words: Sequence[str]) -> int:
     request = read_command_line(words, VERBS, SESSION, lambda word: word in host_names())
     session = _session(request.session)
     if request.help:
-        print(
-            of_verb(request.verb, SESSION, session.style) if request.verb else overview(VERBS, SESSION, session.style)
-        )
+        put(of_verb(request.verb, SESSION, session.style) if request.verb else overview(VERBS, SESSION, session.style))
         return ExitCode.DONE
     if request.session["version"]:
         session.say({"version": version("ddtree-console")}, f"ddtree {version('ddtree-console')}")
@@ -84,7 +93,7 @@ def _session(options: Mapping[str, Any]) -> Session:
 
 
 def _say_beside(words: str) -> None:
-    print(f"ddtree: {words}", file=sys.stderr, flush=True)
+    put_beside(f"ddtree: {words}")
 
 
 def _say_json(data: Mapping[str, Any], words: str) -> None:
@@ -92,11 +101,11 @@ def _say_json(data: Mapping[str, Any], words: str) -> None:
         line = json.dumps(data, ensure_ascii=False, allow_nan=False)
     except ValueError:
         line = json.dumps(_finite(data), ensure_ascii=False)
-    print(line, flush=True)
+    put(line)
 
 
 def _say_words(data: Mapping[str, Any], words: str) -> None:
-    print(words, flush=True)
+    put(words)
 
 
 def _finite(value: Any) -> Any:
@@ -162,7 +171,7 @@ async def open_console(host: str | None, session: Session) -> ExitCode:
         read_only=session.read_only,
     )
     try:
-        write_private(_last_host_file(), host + "\n")
+        _remember(host)
         if session.plain:
             from console.plain import watch_plainly
 
@@ -174,6 +183,13 @@ async def open_console(host: str | None, session: Session) -> ExitCode:
         await opened.close()
 
 
+def _remember(host: str) -> None:
+    try:
+        write_private(_last_host_file(), host + "\n")
+    except OSError as error:  # a full disk here is no reason not to look at a box
+        _say_beside(f"{_last_host_file()}: {error.strerror or error}; {host} is not remembered for the next time")
+
+
 def _last_host_file() -> Path:
     return places().state / "last_host"
 
@@ -182,17 +198,34 @@ def _last_host() -> str | None:
     """The host that was opened last; a demo counts only while it runs."""
     try:
         name = _last_host_file().read_text(encoding="utf-8").strip() or None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return name if name != DEMO_NAME or name in host_names() else None
 
 
 def _failed(error: OperatorError, as_json: bool) -> int:
     line = " ".join(str(error).split())
-    print(f"ddtree: {line}", file=sys.stderr)
+    put_beside(f"ddtree: {line}")
     if as_json:
-        _say_json(error.to_json(), line)
+        with suppress(OperatorError):  # standard output fails us too: it has been said on the other one
+            try:
+                _say_json(error.to_json(), line)
+            except BrokenPipeError:
+                silence(sys.stdout)
     return int(error.exit_code)
+
+
+def _trouble_here(error: Exception) -> OperatorError | None:
+    """What is wrong with a file or disk of this machine, if that is all; it is no fault of ours and has no traceback."""
+    if not isinstance(error, OSError) or error.errno not in TROUBLE_WITH_FILES:
+        return None
+    what, own = error.strerror or str(error), str(places().state)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OperatorError(what, where=error.filename, mend=f"make room on the disk of this machine that holds {own}")
+    if error.filename is None:
+        return None
+    mend = f"this console keeps its files in {own}; XDG_STATE_HOME names another place"
+    return OperatorError(what, where=error.filename, mend=mend if str(error.filename).startswith(own) else None)
 
 
 def _unexpected(error: Exception) -> OperatorError:

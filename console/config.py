@@ -16,6 +16,7 @@ from console.box.ssh_config import aliases, read_settings
 from console.box.target import Target
 from console.demo_file import DemoBox, read_demo
 from console.errors import UsageError
+from console.folders import APPLICATION, home_folder, user_folder
 from console.hosts_file import HostEntry, read_hosts
 
 DEMO_NAME = "demo"
@@ -34,16 +35,15 @@ class Places:
 
 def places(environ: Mapping[str, str] = os.environ) -> Places:
     """The usual places, by the XDG base directory rules."""
-    home = Path(environ.get("HOME") or Path.home())
-    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "ddtree"
-    state = Path(environ.get("XDG_STATE_HOME") or home / ".local/state") / "ddtree"
-    runtime = environ.get("XDG_RUNTIME_DIR")
+    config = user_folder("XDG_CONFIG_HOME", ".config", environ)
+    state = user_folder("XDG_STATE_HOME", ".local/state", environ)
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
     return Places(
         hosts=config / "hosts.toml",
         known_hosts=config / "known_hosts",
-        demo=(Path(runtime) / "ddtree" if runtime else state) / "demo.json",
+        demo=(Path(runtime) / APPLICATION if Path(runtime).is_absolute() else state) / "demo.json",
         state=state,
-        ssh_config=(home / ".ssh/config", Path("/etc/ssh/ssh_config")),
+        ssh_config=(home_folder(environ) / ".ssh/config", Path("/etc/ssh/ssh_config")),
     )
 
 
@@ -124,7 +124,7 @@ def split_host(name: str) -> tuple[str | None, str, int | None]:
     match = re.fullmatch(
         r"\[([^\]]+)\](?::(\d+))?|([^:\[\]]+)(?::(\d+))?|((?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f:.]*(?:%\w+)?)", rest
     )
-    if match is None or (at and not user) or re.search(r"[\s\x00-\x1f]|^-", rest) or user.startswith("-"):
+    if match is None or (at and not user) or re.search(r"[\s\x00-\x1f\ud800-\udfff]|^-|@-", name):
         raise UsageError(f"{name!r} is no host name", mend="write an alias, user@host or user@host:port")
     host = match[1] or match[3] or match[5]
     digits = match[2] or match[4]

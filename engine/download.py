@@ -31,9 +31,9 @@ class DownloadError(EngineError):
 
 
 def cache_root() -> Path:
-    """The product's cache folder: ${XDG_CACHE_HOME:-~/.cache}/ddtree."""
+    """The product's cache folder: ${XDG_CACHE_HOME:-~/.cache}/ddtree; a path that is not absolute is passed over."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "ddtree"
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "ddtree"
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from console.experiments.events import EventReader, read_events
 from console.experiments.rows import attribution_rows, effect_rows, env_rows, fit_row, point_rows, sample_rows
 from console.experiments.script.nearest import did_you_mean
 from console.experiments.tables import migrate
+from console.folders import user_folder
 from console.private_file import write_private
 
 
@@ -109,8 +110,8 @@ class Store:
             outdated = migrate(database)
         except (sqlite3.DatabaseError, ValueError) as error:
             database.close()
-            broken = not isinstance(error, sqlite3.OperationalError)  # not its disk, its rights or another console
-            mend = "move it away: it is made anew" if broken else _mend(error)
+            sound = isinstance(error, sqlite3.OperationalError)  # its disk, its rights or another console
+            mend = mend_of(error) if sound else "move it away: it is made anew"
             raise StoreError(str(error), where=str(self.database_file), mend=mend) from error
         return database, outdated
 
@@ -161,7 +162,7 @@ class Store:
             with self._database:
                 yield self._database
         except sqlite3.Error as error:
-            raise StoreError(str(error), where=str(self.database_file), mend=_mend(error)) from error
+            raise StoreError(str(error), where=str(self.database_file), mend=mend_of(error)) from error
 
     # Reading
 
@@ -357,7 +358,8 @@ def _measured(events: Iterable[Mapping[str, Any]]) -> Iterator[bool]:
     return (True for event in events if event.get("type") == "sample" and event.get("counts", True))
 
 
-def _mend(error: sqlite3.Error) -> str | None:
+def mend_of(error: Exception) -> str | None:
+    """What would help where the database is sound, and its disk, its rights or another console are in the way."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the low byte is the kind
     return {
         sqlite3.SQLITE_FULL: "make room on its disk",

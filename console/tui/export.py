@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
@@ -12,11 +11,12 @@ from pathlib import Path
 
 from console.box.values import Record
 from console.errors import OperatorError
+from console.folders import user_folder
 
 
 def export_records(host: str, records: Sequence[Record], marked: Collection[str], wall_s: float) -> Path:
     """Write `records` and say where; the name tells host and time. `marked` holds cursors. Mode 0600: logs are private."""
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ddtree" / "logs"
+    folder = user_folder("XDG_STATE_HOME", ".local/state") / "logs"
     stamp = datetime.fromtimestamp(wall_s).strftime("%Y%m%d-%H%M%S")
     path = folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', host)}-{stamp}.jsonl"
     lines = "".join(

@@ -183,12 +183,13 @@ def test_an_interrupt_is_status_130(tmp_path: Path) -> None:
 
 
 def test_a_fault_of_ours_is_one_line_that_names_a_file(ddtree: Ddtree, tmp_path: Path) -> None:
-    # A state folder that is a file makes the last host unreadable in a way nobody planned for.
+    # A last host that is no text is what nobody planned for.
     state = tmp_path / "state"
-    (state / "ddtree" / "last_host").mkdir(parents=True)
+    (state / "ddtree").mkdir(parents=True)
+    (state / "ddtree" / "last_host").write_bytes(b"\xff\n")
     done = ddtree("--plain", env={"XDG_STATE_HOME": str(state)})
     assert done.returncode == 1
-    assert done.stderr.startswith("ddtree: unexpected IsADirectoryError") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("ddtree: unexpected UnicodeDecodeError") and done.stderr.count("\n") == 1
     named = Path(done.stderr.rpartition(" is in ")[2].strip())
     assert "Traceback" in named.read_text()
 
