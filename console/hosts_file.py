@@ -16,6 +16,7 @@ read_only = false           # true: nothing that changes the box is allowed
 from __future__ import annotations
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Callable
@@ -77,22 +78,40 @@ _KEYS = {
 def read_hosts(path: Path) -> dict[str, HostEntry]:
     """Name -> HostEntry, in the file's order; empty if there is no file. Raises UsageError with the line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark in front
         document = tomllib.loads(text)
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"cannot be read: {error}", where=str(path), mend="correct the file") from error
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise UsageError("is not UTF-8 text", where=f"{path}, line {line}", mend="write it in UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        said = re.sub(r"\('([^']*)',\)", r"[\1]", str(error))  # the library shows a table's name as Python does
+        raise UsageError(f"cannot be read: {said}", where=str(path), mend="correct the file") from error
     hosts: dict[str, HostEntry] = {}
     for name, table in document.items():
+        where = f"{path}, line {_line(text, None, name)}"
+        if isinstance(table, list) and table and isinstance(table[0], dict):
+            where = f"{path}, line {_line(text, name, '')}"
+            raise UsageError(f"[[{name}]] is a list of tables", where=where, mend=f"write [{name}]")
         if not isinstance(table, dict):
             raise UsageError(
-                f"line {_line(text, None, name)}: {name} stands outside a host's table",
-                where=str(path),
-                mend="write it under a line such as [gpu-01]",
+                f"{name} stands outside a host's table", where=where, mend="write it under a line such as [gpu-01]"
+            )
+        if re.search(r"^$|^[\s-]|\s$|[\x00-\x1f]", name):
+            where = f"{path}, line {_line(text, name, '')}"
+            raise UsageError(
+                f"{_in_toml(name)} is no name for a host", where=where, mend="write a name such as [gpu-01]"
             )
         hosts[name] = _entry(path, text, name, table)
     return hosts
+
+
+def _in_toml(value: object) -> str:
+    """`value` as it stands in the file, or near enough to be found there."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _entry(path: Path, text: str, name: str, table: dict[str, Any]) -> HostEntry:
@@ -104,7 +123,7 @@ def _entry(path: Path, text: str, name: str, table: dict[str, Any]) -> HostEntry
             mend = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(_KEYS)}"
             raise UsageError(f"unknown key {key} for host {name}", where=where, mend=mend)
         if type(value) is not rule.kind or not rule.allowed(value):
-            raise UsageError(f"{key} = {value!r} for host {name}", where=where, mend=f"write {rule.wanted}")
+            raise UsageError(f"{key} = {_in_toml(value)} for host {name}", where=where, mend=f"write {rule.wanted}")
     values = dict(table)
     if "key" in values:
         values["key"] = Path(values["key"]).expanduser()

@@ -138,7 +138,10 @@ async def _attempt(
     except asyncssh.ConfigParseError as error:
         raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
     except (asyncssh.Error, OSError, ValueError) as error:
-        raise LinkError(f"the SSH connection failed: {error}", where=where) from error
+        mend = (
+            "see what the ProxyCommand of the SSH config says when it is run by hand" if target.proxy_command else None
+        )
+        raise LinkError(f"the SSH connection failed: {error}", where=where, mend=mend) from error
     finally:
         if sock is not None:
             sock.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncssh.config import ConfigParseError, SSHClientConfig
 
-from console.box.errors import SshConfigError
+from console.box.ssh_config import unreadable
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,6 @@ def skipped_options(files: Sequence[Path], host: str, user: str | None, port: in
             None, list(files), False, False, False, getpass.getuser(), user or (), host, port or ()
         )
     except (ConfigParseError, OSError, UnicodeDecodeError) as error:
-        raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
+        raise unreadable(files, error) from error
     assert isinstance(config, _NotingConfig)
     return tuple(sorted(config.noted.values(), key=lambda option: not option.matters))

@@ -44,7 +44,7 @@ def read_settings(files: Sequence[Path], host: str, user: str | None, port: int 
             None, list(files), False, False, False, getpass.getuser(), user or (), host, port or ()
         )
     except (ConfigParseError, OSError, UnicodeDecodeError) as error:
-        raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
+        raise unreadable(files, error) from error
 
     def strings(option: str, default: Sequence[str]) -> tuple[str, ...]:
         return tuple(cast("Sequence[str]", config.get(option, default)))
@@ -68,6 +68,32 @@ def read_settings(files: Sequence[Path], host: str, user: str | None, port: int 
         # OpenSSH takes whichever of the two stands first; with both, the jump is the safer reading.
         proxy_command=not jump and string("ProxyCommand") is not None,
     )
+
+
+def unreadable(files: Sequence[Path], error: Exception) -> SshConfigError:
+    """What reading `files` failed on, in the operator's words: the file, and the line where one is meant."""
+    if isinstance(error, OSError):
+        return SshConfigError(f"cannot be read: {error.strerror or error}", where=f"SSH config: {error.filename}")
+    if not isinstance(error, UnicodeDecodeError):
+        return SshConfigError(str(error), where="SSH config", mend="correct that line")
+    for file in files:  # the library does not say which one
+        line = _line_that_is_no_text(file)
+        if line is not None:
+            return SshConfigError(
+                "is not UTF-8 text", where=f"SSH config: {file} line {line}", mend="correct that line"
+            )
+    return SshConfigError("a file that it includes is not UTF-8 text", where=f"SSH config: {files[0]}")
+
+
+def _line_that_is_no_text(file: Path) -> int | None:
+    try:
+        data = file.read_bytes()
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return data.count(b"\n", 0, error.start) + 1
+    except OSError:
+        return None  # absent, which is no fault
+    return None
 
 
 def aliases(files: Sequence[Path]) -> tuple[str, ...]:

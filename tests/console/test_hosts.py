@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.box.errors import BoxError
 from console.config import Places, host_names, places, resolve, split_host
 from console.demo_file import DemoBox, read_demo, remove_demo, write_demo
 from console.errors import UsageError
@@ -89,6 +90,12 @@ def test_a_listed_host_may_name_an_ssh_alias(where: Places) -> None:
         ("[gpu]\nzzz = 1\n", 2, "known keys: address"),
         ('name = "x"\n', 1, "under a line such as [gpu-01]"),
         ("[gpu\n", 1, "correct the file"),
+        ("[gpu]\nread_only = true\nport = true\n", 3, "port = true for host gpu"),
+        ('[gpu]\nport = "22"\n', 2, 'port = "22" for host gpu'),
+        ("[gpu]\nport = 22\n[gpu]\n", 3, "Cannot declare [gpu] twice"),
+        ("[a]\n[[gpu]]\nport = 22\n", 2, "[[gpu]] is a list of tables; write [gpu]"),
+        ('[a]\n[""]\n', 2, '"" is no name for a host'),
+        ('["-x"]\n', 1, '"-x" is no name for a host'),
     ],
 )
 def test_what_is_wrong_in_hosts_toml_is_told_with_its_line(where: Places, text: str, line: int, said: str) -> None:
@@ -97,6 +104,31 @@ def test_what_is_wrong_in_hosts_toml_is_told_with_its_line(where: Places, text: 
         resolve("gpu", where)
     assert f"line {line}" in str(caught.value) and said in str(caught.value) and str(where.hosts) in str(caught.value)
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)
+
+
+def test_hosts_toml_in_another_encoding_is_told_with_its_line_and_a_byte_order_mark_is_none(where: Places) -> None:
+    write(where.hosts, "")
+    where.hosts.write_bytes(b"\xef\xbb\xbf[gpu]\nport = 2200\n")
+    assert resolve("gpu", where).port == 2200
+    where.hosts.write_bytes("[gpu]\n# Zürich\n".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"hosts\.toml, line 2: is not UTF-8 text"):
+        resolve("gpu", where)
+    where.hosts.unlink()
+    where.hosts.mkdir()
+    with pytest.raises(UsageError, match=r"hosts\.toml: cannot be read: Is a directory$"):
+        resolve("gpu", where)
+
+
+def test_an_ssh_config_that_cannot_be_read_is_named(where: Places) -> None:
+    write(where.ssh_config[0], "Host a\n")
+    write(where.ssh_config[1], "Host b\n")
+    where.ssh_config[1].write_bytes("Host b\n\n# Zürich\n".encode("latin-1"))
+    with pytest.raises(BoxError, match="etc/ssh_config line 3: is not UTF-8 text"):
+        resolve("gpu", where)
+    where.ssh_config[0].unlink()
+    where.ssh_config[0].mkdir()
+    with pytest.raises(BoxError, match=r"\.ssh/config: cannot be read: Is a directory"):
+        resolve("gpu", where)
 
 
 def test_the_users_ssh_config_wins_over_the_systems_and_both_count(where: Places) -> None:

@@ -223,6 +223,13 @@ async def test_a_proxy_command_is_used_and_the_host_key_is_checked_all_the_same(
         assert (await connection.run(["echo", "there"])).stdout == b"there\n"
 
 
+async def test_a_proxy_command_that_ends_is_named(target: Target, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host behind\n  ProxyCommand false\n")
+    refused = await refusal(replace(target, ssh_name="behind", ssh_config=(config,), proxy_command=True))
+    assert isinstance(refused, LinkError) and "the ProxyCommand of the SSH config" in str(refused)
+
+
 BRIDGE = """
 import os, socket, sys, threading
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
