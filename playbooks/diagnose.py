@@ -16,7 +16,7 @@
 # exclusive = true
 # est_seconds = "budget_seconds"
 # max_seconds = 600
-# verdicts = ["healthy", "void", "not_comparable", "broken", "contention", "throttled", "step_regression", "acceptance_regression", "buffered_stream", "network", "unexplained", "inconclusive", "commit_collapsed"]
+# verdicts = ["healthy", "void", "not_comparable", "broken", "contention", "throttled", "step_regression", "acceptance_regression", "buffered_stream", "network", "unexplained", "inconclusive", "commit_collapsed", "inconsistent_data"]
 # [tool.ddtree.playbook.params.tokens]
 # type = "int"
 # default = 64

@@ -17,7 +17,7 @@
 # exclusive = true
 # est_seconds = "budget_seconds"
 # max_seconds = 3600
-# verdicts = ["lossless", "near_tie", "broken", "inconclusive"]
+# verdicts = ["lossless", "near_tie", "broken", "inconclusive", "void"]
 # [tool.ddtree.playbook.params.prompts]
 # type = "int"
 # default = 20

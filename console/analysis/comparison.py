@@ -330,7 +330,7 @@ def _headline(klass: str, found: Comparison, suspect: Suspect | None) -> str:
         "equivalent": f"no change beyond {100 * REGRESSION_DELTA:.0f} %",
         "faster": "faster beyond doubt",
         "slower": "slower beyond doubt",
-        "small": "a change too small to matter",
+        "small": f"a change, and not surely one beyond {100 * REGRESSION_DELTA:.0f} %",
         "inconclusive": _undecided(found),
         "contention": "somebody else used the engine",
         "unexplained": "wall time outside steps, from no cause that was seen",

@@ -130,6 +130,8 @@ def _cause(
             "nothing to mend on the box",
         )
     cause = f"; {starved}" if found.disturbed and starved else ""
+    if judged.klass in (*FINE, "slower"):  # a change was seen, too uncertain to be called well or a regression
+        return "inconclusive", judged.headline, "run it again with more repeats"
     return judged.klass, f"{judged.headline}{cause}", judged.next
 
 

@@ -80,6 +80,31 @@ def test_a_change_for_the_better_is_no_alarm() -> None:
     assert classes(10, step=lambda level: 0.7 * (30 + 0.004 * level)) == {"healthy": 10}
 
 
+def scattered(rows: list[dict[str, Any]], seed: int, sd: float, factor: float = 1.0) -> list[dict[str, Any]]:
+    """The requests `factor` times as long, with so much more scatter between them."""
+    draw = random.Random(seed)
+    stretches = [factor * math.exp(draw.gauss(0, sd)) for _ in rows]
+    return [
+        {**one, **{name: one[name] * stretch for name in ("decode_s", "client_decode_s")}}
+        for one, stretch in zip(rows, stretches, strict=True)
+    ]
+
+
+def test_a_slowdown_that_is_neither_excluded_nor_sure_is_no_small_matter() -> None:
+    found: Counter[str] = Counter()
+    for seed in (7, 10):
+        for factor in (1.10, 1.15):
+            golden = scattered(measured(2 * seed, reps=3), seed + 99, 0.1)
+            now = scattered(measured(2 * seed + 1, reps=3), seed, 0.1, factor)
+            verdict = judged("diagnose", now, env=ENV, reference={"run_id": "golden", "rows": golden})
+            found[verdict["class"]] += 1
+            if "not surely one beyond 5 %" in verdict["headline"]:
+                found["a change"] += 1
+                assert verdict["next"] == "run it again with more repeats"
+    assert set(found) <= {"inconclusive", "step_regression", "healthy", "a change"}
+    assert found["a change"] >= 2
+
+
 DISTURBED = {
     # Step times over planned ones, request by request, of a sound engine on a machine that others used for twenty seconds.
     ("chat", 64): (1.34, 1.20, 1.01, 1.01, 0.98, 1.01),
