@@ -10,9 +10,10 @@ from starlette.responses import JSONResponse, Response
 
 from engine.chat_template import ChatTemplateError
 from engine.server.admission import check_model
+from engine.server.body import read_body
 from engine.server.errors import ApiError
 from engine.server.generation import generate
-from engine.server.schema import ChatBody, CompletionBody, Message, TokenizeBody, read_body
+from engine.server.schema import ChatBody, CompletionBody, Message, TokenizeBody
 from engine.server.service import Service
 from engine.tokenizer import Tokenizer
 

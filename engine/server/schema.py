@@ -1,51 +1,16 @@
-"""Request bodies, checked field by field. What the engine does not know or cannot do is refused by name, never dropped."""
+"""What the endpoints take. What the engine does not know or cannot do is refused by name, never dropped."""
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from engine.server.errors import ApiError
+from engine.server.body import UNSUPPORTED, is_neutral
 
 Mode = Literal["off", "dflash", "ddtree"]
 LookupChoice = Literal["off", "on", "auto"]
-
-UNSUPPORTED: Mapping[str, Sequence[Any]] = {
-    "audio": (),
-    "best_of": (1,),
-    "echo": (False,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "guided_json": (),
-    "include_stop_str_in_output": (False,),
-    "logprobs": (False,),
-    "metadata": ({},),
-    "modalities": (["text"],),
-    "n": (1,),
-    "parallel_tool_calls": (),
-    "prediction": (),
-    "prompt_logprobs": (),
-    "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "skip_special_tokens": (True,),
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
-    "top_logprobs": (0,),
-    "use_beam_search": (False,),
-    "user": (),
-}
-"""Parameters that clients know and this engine does not, each with the values that ask for nothing and are let through."""
-
-
-_PLAIN = re.compile(r"[\w-]+")
 
 
 class Strict(BaseModel):
@@ -117,7 +82,7 @@ class GenerationBody(Strict):
         return {
             name: value
             for name, value in data.items()
-            if not (value is None and name in known) and (name in cls.model_fields or not _is_neutral(name, value))
+            if not (value is None and name in known) and (name in cls.model_fields or not is_neutral(name, value))
         }
 
     @model_validator(mode="after")
@@ -141,14 +106,6 @@ class GenerationBody(Strict):
     def limit(self) -> int | None:
         """The most tokens asked for, by either name; None: as many as the context holds."""
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
-
-
-def _is_neutral(name: str, value: Any) -> bool:
-    # False == 0 in Python, but JSON's false is not a number: `n: true` must not pass as 1.
-    return any(
-        value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
-        for neutral in UNSUPPORTED.get(name, ())
-    )
 
 
 def _one_prompt(value: Any) -> Any:
@@ -359,42 +316,3 @@ class TokenizeBody(Strict):
         if (self.prompt is None) is (self.messages is None):
             raise ValueError("give either prompt or messages")
         return self
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-def read_body(kind: type[Body], raw: bytes) -> Body:
-    """`raw` JSON as a checked body. Raises ApiError 400 that names every parameter at fault, and never their values."""
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False, include_input=False)
-    first = faults[0]
-    if first["type"] == "json_invalid":
-        raise ApiError(400, f"the body is not JSON: {first['msg']}", code="invalid_json")
-    unknown = [fault for fault in faults if fault["type"] == "extra_forbidden"]
-    messages = [_sentence(kind, fault["type"], fault["loc"], fault["msg"]) for fault in faults]
-    code = "invalid_value"
-    if unknown:
-        code = "unsupported_parameter" if unknown[0]["loc"][-1] in UNSUPPORTED else "unknown_parameter"
-    param = _path((unknown or faults)[0]["loc"])
-    raise ApiError(400, "; ".join(dict.fromkeys(messages)), code=code, param=param or None)
-
-
-def _sentence(kind: type[BaseModel], fault: str, location: tuple[int | str, ...], message: str) -> str:
-    path = _path(location)
-    if fault == "extra_forbidden":
-        name = str(location[-1])
-        if name in UNSUPPORTED and len(location) == 1:
-            neutral = UNSUPPORTED[name]
-            return f"{path}: this engine does not support it" + (f" (only {json.dumps(neutral[0])})" if neutral else "")
-        close = difflib.get_close_matches(name, kind.model_fields, n=1) if len(location) == 1 else []
-        return f"{path}: unknown parameter" + (f"; the nearest known one is {close[0]}" if close else "")
-    text = message.removeprefix("Value error, ")
-    return f"{path}: {text[:1].lower()}{text[1:]}" if path else text
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """`messages.0.content`, the way to the field at fault; a name that is no plain word is quoted."""
-    return ".".join(step if _PLAIN.fullmatch(step) else json.dumps(step) for step in map(str, location))
