@@ -40,6 +40,10 @@ class TreeTensors:
     ancestors: Tensor
     live: Tensor
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of their names above."""
+        return (self.token_ids, self.parents, self.depths, self.log_weights, self.ancestors, self.live)
+
     @staticmethod
     def empty(nodes: int, device: torch.device) -> TreeTensors:
         """Room for a tree of `nodes`."""

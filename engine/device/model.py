@@ -15,6 +15,7 @@ from torch import Tensor
 from engine.cache import KvStore
 from engine.draft import Drafting
 from engine.drafter import Drafter, DraftLayer
+from engine.lookup import LONGEST
 from engine.models.decoder import Decoder
 from kernels.accept_walk import Accepted
 from kernels.token_choice import SamplingTensors
@@ -37,6 +38,7 @@ class DeviceModel:
     """A loaded target and drafter on one device. `block_size`: tokens a draft block has, the seed included; 1 without one.
 
     `block_words` int32 [block, words]: each row of a block sees itself and those before it, as causal windows do.
+    `most_accepted`: the most tokens a round can add, every drafted depth and the bonus.
     """
 
     target: Decoder
@@ -46,6 +48,7 @@ class DeviceModel:
     page_size: int
     block_size: int
     block_words: Tensor
+    most_accepted: int
 
     @property
     def device(self) -> torch.device:
@@ -56,11 +59,6 @@ class DeviceModel:
     def taps(self) -> tuple[int, ...]:
         """The target layers whose output the drafter reads."""
         return self.drafting.taps if self.drafting else ()
-
-    @property
-    def most_accepted(self) -> int:
-        """The most tokens a round can add: every drafted position and the bonus."""
-        return self.block_size
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,8 @@ class DeviceState:
 
 def model_of(runtime: Runtime) -> DeviceModel:
     """The runtime's models over its own pool: what prefills and host rounds have cached is there for device rounds."""
-    return _assembled(runtime.target, runtime.target_kv, runtime.drafting, runtime.pool.page_size)
+    deepest = LONGEST if runtime.drafting and runtime.config.speculation.lookup != "off" else 0
+    return _assembled(runtime.target, runtime.target_kv, runtime.drafting, runtime.pool.page_size, deepest)
 
 
 def device_model(
@@ -99,7 +98,7 @@ def device_model(
         drafts = drafter.config
         kv = KvStore(slots, drafts.layers, drafts.kv_heads, drafts.head_dim, target.dtype, device=device)
         drafting = Drafting(drafter, kv, block_size)
-    return _assembled(target, cache, drafting, page_size)
+    return _assembled(target, cache, drafting, page_size, 0)
 
 
 def device_state(model: DeviceModel, *, pages: int, sampling: SamplingTensors) -> DeviceState:
@@ -135,7 +134,8 @@ def root_tree(device: torch.device) -> TreeTensors:
     return tree
 
 
-def _assembled(target: Decoder, cache: KvStore, drafting: Drafting | None, page_size: int) -> DeviceModel:
+def _assembled(target: Decoder, cache: KvStore, drafting: Drafting | None, page_size: int, deepest: int) -> DeviceModel:
+    """`deepest`: the deepest node that somebody else than the drafter proposes."""
     layers = [cast(DraftLayer, layer) for layer in drafting.drafter.layers] if drafting else []
     block = drafting.block_size if drafting else 1
     return DeviceModel(
@@ -146,6 +146,7 @@ def _assembled(target: Decoder, cache: KvStore, drafting: Drafting | None, page_
         page_size=page_size,
         block_size=block,
         block_words=ancestor_words(list(range(-1, block - 1))).to(target.device),
+        most_accepted=max(block, deepest + 1),
     )
 
 

@@ -69,16 +69,28 @@ def no_mark() -> None:
     """Nobody wants to know when a stage ends."""
 
 
-@torch.inference_mode()
 def device_round(model: DeviceModel, state: DeviceState, plan: Plan, mark: Callable[[], None] = no_mark) -> Outcome:
     """One round, all in place: `state.accepted` holds what it adds. Pages for the tree and for a draft block are reserved.
 
     The length must not pass `plan.longest` by the round's end. `mark` is called at the start and after each of the five stages.
     """
+    return verified(model, state, plan, drafted(model, state, plan, mark), mark)
+
+
+@torch.inference_mode()
+def drafted(model: DeviceModel, state: DeviceState, plan: Plan, mark: Callable[[], None] = no_mark) -> TreeTensors:
+    """A round's first half: its tree."""
     mark()
     candidates = _draft(model, state, plan)
     mark()
-    tree = _build(model, state, plan, candidates)
+    return _build(model, state, plan, candidates)
+
+
+@torch.inference_mode()
+def verified(
+    model: DeviceModel, state: DeviceState, plan: Plan, tree: TreeTensors, mark: Callable[[], None] = no_mark
+) -> Outcome:
+    """A round's second half, for whatever tree of the plan's size."""
     mark()
     extent = torch.cat((state.length, tree.live))
     rows = Rows(extent, tree.depths, tree.ancestors, state.page_table, plan.longest)

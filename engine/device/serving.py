@@ -16,12 +16,13 @@ from engine.budget import RoundCost
 from engine.cache import PageTable
 from engine.device.answer import Answer
 from engine.device.costs import measure_round_cost
-from engine.device.graphs import RoundGraphs, bucket, buckets, run_eagerly
+from engine.device.graphs import Graft, RoundGraphs, bucket, buckets, run_eagerly
 from engine.device.model import device_state, model_of
 from engine.device.round import Plan, plan_of
 from engine.device.sizes import TreeSize, tree_sizes
 from engine.draft import take_in_context
 from engine.events import Degraded, Event
+from engine.lookup import graft
 from engine.round import Generation, Round, decode_round, reserve
 from engine.runtime import Runtime, Sampling
 from engine.sampling import NonFiniteLogitsError
@@ -96,7 +97,10 @@ class DeviceRounds:
                 on_phase("capturing decode rounds")
                 graphs = RoundGraphs(self._model, self._state)
                 plans = self.plans(adapts=adapts) if ahead else []
-                self._graphs = graphs if self._capture(graphs, plans) else None
+                looked_up = [plan for plan in plans if plan.budget and settings.lookup != "off"]
+                whole = [plan for plan in plans if plan not in looked_up]
+                captured = self._capture(graphs, whole) and self._capture(graphs, looked_up, grafted=True)
+                self._graphs = graphs if captured else None
             if adapts:
                 on_phase("measuring what rounds cost")
                 self._cost = self._measured()
@@ -126,9 +130,9 @@ class DeviceRounds:
             self._runtime.drafting.kv.zero()
         return measure_round_cost(self._model, self._state, self._run, tree_sizes(budget), contexts)
 
-    def _capture(self, graphs: RoundGraphs, plans: Sequence[Plan]) -> bool:
+    def _capture(self, graphs: RoundGraphs, plans: Sequence[Plan], *, grafted: bool = False) -> bool:
         try:
-            graphs.prepare(plans)
+            graphs.prepare(plans, grafted=grafted)
         except RuntimeError as failure:
             self._name("no_graphs", f"{type(failure).__name__}: {failure}".splitlines()[0])
             return False
@@ -152,7 +156,7 @@ class DeviceRounds:
     def _round(self, generation: Generation) -> Round:
         plan = self._plan(generation, reserve(self._runtime, generation))
         self._put_on_stage(generation)
-        answer = self._run(plan)
+        answer = self._run(plan, _graft_of(generation, plan))
         if not answer.sound:
             self._staged = None
             failure = NonFiniteLogitsError()
@@ -178,12 +182,12 @@ class DeviceRounds:
             return plan_of("ddtree" if draft.size.size else "off", draft.size.size, model, longest)
         return plan_of("ddtree", wanted, model, longest)
 
-    def _run(self, plan: Plan) -> Answer:
-        if self._graphs is not None and not self._capture(self._graphs, [plan]):
+    def _run(self, plan: Plan, graft: Graft | None = None) -> Answer:
+        if self._graphs is not None and not self._capture(self._graphs, [plan], grafted=graft is not None):
             self._graphs = None
         if self._graphs is not None:
-            return self._graphs.run(plan)
-        return run_eagerly(self._model, self._state, plan)
+            return self._graphs.run(plan, graft)
+        return run_eagerly(self._model, self._state, plan, graft)
 
     def _put_on_stage(self, generation: Generation) -> None:
         before = self._staged() if self._staged is not None else None
@@ -220,6 +224,8 @@ class DeviceRounds:
         draft, before = generation.draft, generation.position
         generation.token_ids += answer.tokens
         generation.position = self._position = before + len(answer.tokens)
+        if generation.lookup is not None:
+            generation.lookup.learn(answer.tokens)
         if draft is None:
             return
         draft.rows, draft.features = before, self._state.features[: len(answer.tokens)]
@@ -245,8 +251,8 @@ def not_covered(runtime: Runtime, generation: Generation) -> str | None:
         return "requests with logit_bias"
     if generation.logprobs is not None:
         return "requests with logprobs"
-    if generation.lookup is not None:
-        return "requests that look up"
+    if generation.lookup is not None and runtime.config.speculation.lookup == "off":
+        return "requests that look up where the service does not"
     if generation.constraint is not None:
         return "requests whose answer has a form"
     if generation.draft is None:
@@ -256,6 +262,14 @@ def not_covered(runtime: Runtime, generation: Generation) -> str | None:
     if speculation.mode == "ddtree" and speculation.tree_budget > MOST_RANKS:
         return f"trees of more than {MOST_RANKS} nodes"
     return None
+
+
+def _graft_of(generation: Generation, plan: Plan) -> Graft | None:
+    """How the host adds what the text's own repetition suggests, within the plan's budget."""
+    lookup = generation.lookup
+    if lookup is None or plan.budget == 0:
+        return None
+    return lambda tree: graft(tree, lookup.guess(plan.budget), plan.budget)
 
 
 def sampling_tensors(sampling: Sampling) -> SamplingTensors:

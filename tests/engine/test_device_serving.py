@@ -87,7 +87,8 @@ def _comparable(event: Event, *, approximate: bool) -> Any:
         case StepTaken():
             tree = event.round.tree
             weights = pytest.approx(tree.log_weights, abs=1e-4) if approximate else tree.log_weights
-            done = (event.round.tokens, event.round.nodes, event.round.path, event.round.spine_length)
+            looked_up = (tree.grafted, event.lookup_tokens)
+            done = (event.round.tokens, event.round.nodes, event.round.path, event.round.spine_length, looked_up)
             shape = (tree.token_ids, tree.parents, tree.depths, weights)
             return (event.request_id, event.kept, event.context, event.budget, event.load, done, shape)
         case Prefilled():
@@ -221,12 +222,12 @@ def test_what_the_device_round_does_not_cover_goes_by_the_host_and_is_named_once
             "requests with penalties",
             "requests with logit_bias",
             "requests with logprobs",
-            "requests that look up",
+            "requests that look up where the service does not",
             "trees of more than 256 nodes",
         )
     ]
     assert device.log.getvalue().count("warn ") == 5
-    assert 'what=host_rounds why="requests that look up"' in device.log.getvalue()
+    assert 'what=host_rounds why="requests with logit_bias"' in device.log.getvalue()
 
 
 def test_a_request_may_change_between_device_and_host_rounds(
@@ -291,6 +292,30 @@ def test_near_the_end_of_a_full_pool_a_tree_gives_way_to_the_chain_and_that_to_n
     assert (8, 7) in nodes, "the chain"
     assert nodes[-1] == (1, 0), "the last token alone"
     release(runtime, generation)
+
+
+@pytest.mark.parametrize("lookup", ["on", "auto"])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_service_that_looks_up_grafts_between_draft_and_verify(
+    tiny_config: Callable[..., EngineConfig], page_size: int, lookup: Any
+) -> None:
+    config = tiny_config(page_size=page_size, context_length=200, prefixes=True, running=2)
+    config = replace(config, speculation=replace(config.speculation, lookup=lookup))
+    repeated, tree = (*LONG, *LONG, *LONG[:20]), Speculation("ddtree", 16, lookup)
+    asked = [
+        request("a", repeated, tree, max_tokens=40),
+        request("b", repeated, Speculation("dflash", lookup=lookup), SAMPLED, 30),
+        request("c", repeated, replace(tree, tree_budget=40), Sampling(temperature=0.4, seed=5), 50),
+        request("d", LONG, Speculation("ddtree", 8), max_tokens=20),
+        request("e", LONG, Speculation("off"), SAMPLED, 20),
+    ]
+    host, device = (Served(load_runtime(config), asked, device=device) for device in (False, True))
+    assert device.told() == host.told()
+    assert device.counted() == host.counted()
+    assert not device.of(Degraded)
+    steps = device.of(StepTaken)
+    assert sum(event.lookup_tokens for event in steps) > 3, "what was looked up is accepted at times"
+    assert max(max(event.round.tree.depths) for event in steps) > 8, "and reaches beyond the block"
 
 
 # ── the size of the next tree ──
@@ -387,7 +412,7 @@ def test_a_capture_that_fails_is_told_once_and_rounds_go_on_eagerly(
     """RoundGraphs needs a GPU: here it stands for one whose captures fail."""
 
     class Failing:
-        def prepare(self, plans: Sequence[Any]) -> None:
+        def prepare(self, plans: Sequence[Any], *, grafted: bool = False) -> None:
             raise RuntimeError("operation not permitted when stream is capturing\nand more lines")
 
     told: list[Event] = []

@@ -127,6 +127,28 @@ def test_a_capture_leaves_the_request_where_it_was_and_replays_are_the_eager_rou
     assert recorded == [None], "one capture for six rounds"
 
 
+def test_a_round_in_halves_grafts_as_the_eager_one_does(
+    tiny_config: Callable[..., EngineConfig], recorded: list[Any]
+) -> None:
+    config = tiny_config(page_size=16, context_length=200)
+    config = replace(config, speculation=replace(config.speculation, lookup="on"))
+    found = []
+    for captured in (False, True):
+        runtime = load_runtime(config)
+        rounds = captured_rounds(runtime, pytest.fail) if captured else DeviceRounds(runtime, pytest.fail)
+        generation, steps = prefill(runtime, LONG + LONG + LONG[:20], Sampling(), Speculation("ddtree", 16, "on")), []
+        while len(generation.token_ids) < 50:
+            (done,) = rounds.decode([generation])
+            assert done.captured is captured
+            assert list(done.stages_ms) == ["draft", "build", "verify", "walk", "commit"]
+            steps.append((done.tokens, done.path, done.tree, done.spine_length))
+        found.append(steps)
+        release(runtime, generation)
+    assert found[0] == found[1]
+    assert any(tree.grafted & set(path) for _, path, tree, _ in found[1]), "a grafted node is accepted"
+    assert recorded == [None, (0, 1)], "two halves"
+
+
 def test_graphs_share_the_first_ones_pool_and_beyond_the_most_rounds_run_eagerly(
     tiny: Callable[..., Runtime], recorded: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +174,8 @@ def test_the_server_prepares_every_plan_decodes_from_graphs_and_says_so(
     monkeypatch.setattr(serving_room, "captures_on", lambda device: True)
     config = tiny_config(context_length=96, running=2)
     adaptive = replace(config, speculation=replace(config.speculation, adaptive_budget=True, tree_budget=8))
-    for settings, captures in ((config, 4), (adaptive, 5)):
+    looking = replace(config, speculation=replace(config.speculation, lookup="auto"))
+    for settings, captures in ((config, 4), (adaptive, 5), (looking, 6)):
         del recorded[:]
         runtime, phases = load_runtime(settings), list[str]()
         told: list[Event] = []
@@ -161,7 +184,8 @@ def test_the_server_prepares_every_plan_decodes_from_graphs_and_says_so(
         assert phases[0] == "capturing decode rounds" and ("measuring what rounds cost" in phases) is (captures == 5)
         assert len(recorded) == captures
         plain = generate(runtime, LONG, Sampling(), Speculation("off"), max_tokens=40).token_ids
-        generation = prefill(runtime, LONG, Sampling(), Speculation("ddtree", settings.speculation.tree_budget))
+        asked = Speculation("ddtree", settings.speculation.tree_budget, settings.speculation.lookup)  # type: ignore[arg-type]
+        generation = prefill(runtime, LONG, Sampling(), asked)
         log = io.StringIO()
         telemetry = Telemetry(LineLog(log), 1e-9)
         while len(generation.token_ids) < 40:

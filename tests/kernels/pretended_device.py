@@ -28,9 +28,9 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 import kernels
 from engine.cache import KvStore, PagePool, PageTable
 from engine.config import EngineConfig, ModelTable
-from engine.device.answer import packed
+from engine.device.answer import packed, packed_tree
 from engine.device.model import DeviceModel, device_state, model_of
-from engine.device.round import Plan, device_round, plan_of
+from engine.device.round import Plan, drafted, plan_of, verified
 from engine.device.serving import DeviceRounds
 from engine.draft import Drafting, DraftRequest, DraftState, draft_candidates, take_in_context
 from engine.draft_head import DraftHead
@@ -176,7 +176,9 @@ def check_rounds(runtime: Runtime, device: torch.device) -> set[str]:
             told = []
             for _ in range(2):
                 with launches() as launched, Watch(device):
-                    row = packed(state.accepted, device_round(model, state, plan))
+                    tree = drafted(model, state, plan)
+                    assert packed_tree(tree).device == device
+                    row = packed(state.accepted, verified(model, state, plan, tree))
                 told.append(launched)
                 assert row.device == device and row.dtype is torch.int64
             assert told[0] and told[0] == told[1], "what is captured has been compiled in the warm-up"
