@@ -42,6 +42,8 @@ async def generate(
     if isinstance(body, ChatBody):
         parser = _parser(engine, body, prompt_ids, request_id)
         form = await asyncio.to_thread(form_of, engine, body, parser)
+        if parser is not None:
+            parser.thinks_first = body.json_schema is not None  # a text inside the JSON may hold any tag
     asked = admit(engine, body, prompt_ids, request_id, parses=parser is not None, form=form)
     answer = Answer(
         kind=kind,

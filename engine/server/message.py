@@ -77,7 +77,8 @@ class MessageParser:
     """`push` text as it comes, then `finish`. `reasons` looks for think tags, `tools` for calls in one format.
 
     `inside`: the prompt has opened the reasoning already. `call_id` names a call whose format gives it no id. `schemas`: each
-    function's parameters by name, which the format with a tag for every argument needs.
+    function's parameters by name, which the format with a tag for every argument needs. `thinks_first`: reasoning comes before all
+    content or not at all, and think tags in the content are part of it.
     """
 
     reasons: bool
@@ -85,9 +86,11 @@ class MessageParser:
     inside: bool = False
     call_id: Callable[[int], str] = lambda index: f"call_{index}"
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    thinks_first: bool = False
     calls: int = 0
     _state: State = "content"
     _held: str = ""
+    _answers: bool = False  # content has begun, or reasoning has ended
     _trims: bool = False  # blanks are left out until something else comes
     _scan: JsonScan = field(default_factory=lambda: JsonScan())
     _xml: XmlArguments = field(default_factory=lambda: XmlArguments({}))
@@ -126,7 +129,7 @@ class MessageParser:
         """One step; False where more text is needed."""
         match self._state:
             case "content":
-                return self._text(parts, "content", ((THINK, "reasoning"),) if self.reasons else ())
+                return self._text(parts, "content", ((THINK, "reasoning"),) if self._may_think() else ())
             case "reasoning":
                 return self._text(parts, "reasoning_content", ((THOUGHT, "content"),))
             case "json call":
@@ -145,6 +148,12 @@ class MessageParser:
                 return self._kimi_head(parts)
             case "kimi arguments":
                 return self._kimi_arguments(parts)
+
+    def _may_think(self) -> bool:
+        """Whether think tags are looked for in the content."""
+        start = self._held.lstrip()
+        first = not self._answers and (start.startswith(THINK) or THINK.startswith(start))
+        return self.reasons and (first or not self.thinks_first)
 
     def _text(
         self,
@@ -168,6 +177,7 @@ class MessageParser:
             before, self._held = self._held[:start], self._held[start + len(marker) :]
             self._say(parts, kind, before.rstrip() if kind == "reasoning_content" or marker != THINK else before)
             self._state, self._trims = leads[marker], True
+            self._answers = self._answers or marker == THOUGHT
             return True
         sure = len(self._held) - undecided(self._held, tuple(leads))
         # Blanks before a marker are left out, so they wait for what follows them.
@@ -180,6 +190,7 @@ class MessageParser:
         text = text.lstrip() if self._trims else text
         if text:
             self._trims = False
+            self._answers = self._answers or (kind == "content" and not text.isspace())
             parts.append(Said(kind, text))
 
     def _marker(self, ways: tuple[tuple[str, State], ...]) -> bool:

@@ -236,3 +236,19 @@ def test_arguments_of_any_kind_come_back_whole(arguments: dict[str, object]) -> 
     began, *went = parsed(text, "json")
     assert began == CallBegan(0, "call_0", "f")
     assert json.loads("".join(part.arguments for part in went if isinstance(part, CallWent))) == arguments
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["", "  ", "<think>Hm </think>\n\n", "<think>\n</think>"]),
+    st.sampled_from(['{"a": "<think>x</think> </think>"}', '{"<think>": 1}', "<thin>", " <th", "no"]),
+    st.lists(st.integers(0, 60), max_size=8),
+)
+def test_where_reasoning_comes_first_tags_in_the_content_are_content(before: str, answer: str, cuts: list[int]) -> None:
+    text, parser, parts = before + answer, MessageParser(True, "", thinks_first=True), list[Part]()
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    for start, stop in pairwise(edges):
+        parts += parser.push(text[start:stop])
+    said = merged([*parts, *parser.finish()])
+    reasoned = [reasoning("Hm")] if "Hm" in before else []
+    assert said == [*reasoned, content(answer.lstrip() if "think" in before else text)]
