@@ -126,8 +126,11 @@ def launch(token_ids: Tensor, parents: Tensor, live: Tensor, choices: Tensor, ou
 
 
 def cases(arch: int) -> Iterator[Case]:
-    """The lane counts budgets come to."""
-    for nodes in (16, 65, 257):
+    """The lane counts budgets come to; paths of a block's depth, and of a lookup's."""
+    for nodes, most in ((16, 16), (65, 16), (257, 16), (65, 33)):
         ids = torch.empty(nodes, dtype=torch.int64, device="meta")
         parents = torch.empty(nodes, dtype=torch.int32, device="meta")
-        yield f"nodes={nodes}", launch(ids, parents, parents, ids, Accepted.empty(16, torch.device("meta")))
+        yield (
+            f"nodes={nodes} most={most}",
+            launch(ids, parents, parents, ids, Accepted.empty(most, torch.device("meta"))),
+        )

@@ -95,8 +95,8 @@ def launch(cache: Tensor, page_table: Tensor, extent: Tensor, path: Tensor, page
 
 
 def cases(arch: int) -> Iterator[Case]:
-    """Blocks of 8 and 16, keys of eight heads and a latent row."""
-    for most, page, inner in ((16, 16, (8, 128)), (8, 1, (8, 128)), (16, 64, (576,))):
+    """Blocks of 8 and 16, paths as deep as a lookup's, keys of eight heads and a latent row."""
+    for most, page, inner in ((16, 16, (8, 128)), (8, 1, (8, 128)), (33, 16, (8, 128)), (16, 64, (576,))):
         cache = torch.empty(36, 4096, *inner, dtype=torch.bfloat16, device="meta")
         table = torch.empty(most, dtype=torch.int32, device="meta")
         yield f"most={most} page={page} width={cache[0, 0].numel()}", launch(cache, table, table, table, page)
