@@ -38,6 +38,7 @@ TERM_AFTER_S = 3.0
 KILL_AFTER_S = 10.0
 POLL_S = 0.1
 RETRY_S = 1.0
+TAKEN_UP_S = 10.0  # a change that was asked for and that nobody has taken up by then never will be
 RESTORE_S = 3800.0  # two starts of a large model
 START_S = 10.0  # how long --detach waits for the first sign
 # Isolated from the user's site packages and PYTHON* variables, yet with the script's own folder on the path: it holds
@@ -107,6 +108,8 @@ class Job:
         if owed is None:
             return "nothing"
         request, state = owed["request"], Path(owed["state"])
+        while self._changing(state) and time.monotonic() < self.restore_until:  # the script's own change is on its way
+            time.sleep(RETRY_S)
         current = hashlib.sha256(Path(request["settings"]).read_bytes()).hexdigest()
         if current == request["base_sha"]:
             status = "nothing"
@@ -114,12 +117,25 @@ class Job:
             status = "changed"
         else:
             status = self._restored({**request, "base_sha": current}, state)
-        if status == "busy" and time.monotonic() < self.restore_until:  # the script's own change is still on its way
+        if status == "busy" and time.monotonic() < self.restore_until:  # somebody else's change came in between
             time.sleep(RETRY_S)
             return self.restore()
         if status in ("nothing", "changed", "confirmed"):
             (self.folder / "restore.json").unlink()
         return status
+
+    def _changing(self, state: Path) -> bool:
+        """Whether a change of the settings is under way, or one of the script's is about to be: what it leaves counts."""
+        lock = os.open(state / "apply.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+        asked = (state / "applies").glob(f"{self.run_id[:60]}-*.request.json")
+        waiting = (one for one in asked if not one.with_name(one.name.replace(".request.json", ".json")).exists())
+        return any(time.time() - one.stat().st_mtime < TAKEN_UP_S for one in waiting)
 
     def _restored(self, request: Dict[str, Any], state: Path) -> str:
         name = f"{self.run_id[:60]}-restore-{time.time_ns():x}"
