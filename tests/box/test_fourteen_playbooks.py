@@ -262,10 +262,12 @@ def test_page_size_ab_measures_both_and_puts_the_old_one_back(operator: Operator
 
 def test_parser_ab_measures_both_and_puts_the_old_one_back(operator: Operator, settings: Mapping[str, Any]) -> None:
     found = operator.run(
-        "parser_ab", setting="reasoning_parser", value="qwen3", blocks=1, requests=1, tokens=24, prompt=48
+        "parser_ab", setting="reasoning_parser", value="deepseek_r1", blocks=1, requests=1, tokens=24, prompt=48
     )
     assert found["class"] == "inconclusive"
-    assert {one["arm"] for one in samples(found)} == {"reasoning_parser off", "reasoning_parser qwen3"}
+    assert {one["arm"] for one in samples(found)} == {"reasoning_parser off", "reasoning_parser deepseek_r1"}
+    (fields,) = (one["msg"] for one in found["warnings"] if one["code"] == "fields")  # it takes all for reasoning
+    assert fields.startswith("text comes in content under reasoning_parser off and in reasoning")
     assert status_of(operator)["settings"] == settings and settings["reasoning_parser"] == ""
 
 
