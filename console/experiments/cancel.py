@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from console.box.connection import Connection
-from console.errors import OperatorError
+from console.errors import OperatorError, UsageError
 from console.experiments.put_back import RESTORE_S
 from console.experiments.remote import EngineUnderTest, RemoteRun
 
@@ -35,7 +35,7 @@ async def cancel(connection: Connection, run: RemoteRun, engine: EngineUnderTest
     Raises OperatorError when there is no such run, when it could not be ended, or when the engine goes on working.
     """
     if not await connection.exists(run.path("env.json")):
-        raise OperatorError("no such run on the box", where=run.run_id)
+        raise UsageError("no such run on the box", where=run.run_id, mend="ddtree runs lists them")
     owes = await connection.exists(run.path("restore.json"))  # settings that have to come back first
     done = await connection.run(run.runner_argv("--cancel"), timeout_s=RESTORE_S if owes else CANCEL_S)
     ended = json.loads(done.stdout) if done.exit_status == 0 else None

@@ -43,3 +43,7 @@ def read_json(path: Path) -> Any:
         raise UsageError(
             f"is not JSON: {error.msg}", where=f"{path}, line {error.lineno}, col {error.colno}"
         ) from error
+    except RecursionError as error:
+        raise UsageError("is nested too deeply to be read", where=str(path)) from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise UsageError(f"is not JSON that can be read: {error}", where=str(path)) from error

@@ -47,8 +47,10 @@ def status_text(snapshot: Snapshot, style: Style) -> str:
     if snapshot.engine:
         lines.append(("engine", _engine_words(snapshot)))
     if snapshot.sample:
-        at = f"   (window of {snapshot.sample.time})" if snapshot.sample.time else ""
-        lines.append(("now" if snapshot.engine else "last", rates_in_words(snapshot.sample) + at))
+        idle = snapshot.running == 0  # then nothing has been decoded since that window, however long ago it was
+        at = f"window of {snapshot.sample.time}" if snapshot.sample.time else "time unknown"
+        at = f"   ({at}, no request runs)" if idle else f"   ({at})"
+        lines.append(("now" if snapshot.engine and not idle else "last", rates_in_words(snapshot.sample) + at))
         if snapshot.sample.stages_ms:
             stages = "   ".join(f"{stage} {ms:.1f}" for stage, ms in snapshot.sample.stages_ms.items())
             lines.append(("stages", f"{stages}   ms a step"))

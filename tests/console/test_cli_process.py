@@ -54,6 +54,14 @@ def test_with_json_the_error_is_an_object_on_standard_output_too(ddtree: Ddtree)
     assert done.stderr == "ddtree: demo: no demo is running; start one with `ddtree demo`\n"
 
 
+@pytest.mark.parametrize(("text", "said"), [("[" * 100_000, "nested too deeply"), ("9" * 5000, "is not JSON")])
+def test_json_that_python_will_not_read_is_one_line(ddtree: Ddtree, tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "observations.json"
+    file.write_text(text)
+    done = ddtree("explain", str(file))
+    assert done.returncode == 2 and str(file) in done.stderr and said in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_a_slip_in_the_options_is_an_object_too(ddtree: Ddtree) -> None:
     done = ddtree("--json", "statsu")
     assert done.returncode == 2

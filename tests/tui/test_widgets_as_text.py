@@ -121,6 +121,11 @@ def test_an_idle_engine_is_called_idle_and_its_old_figures_are_kept() -> None:
     idle = snapshot(NOW_S, running=0)
     (line,) = drawn(draw_figures, View("gpu-01", NOW_S, WALL_S + 75, idle), 120)
     assert "idle 1m15s" in line
+    slower = [replace(s, step_ms=180.0) for s in idle.samples[-5:]]  # a trend at every figure leaves the least room
+    idle = replace(idle, samples=(*idle.samples[:-5], *slower))
+    for width in (60, 80):
+        (line,) = drawn(draw_figures, View("gpu-01", NOW_S, WALL_S + 75, idle), width)
+        assert "idle 1m15s" in line and "%" not in line and len(line) <= width
     assert "tok/s" in line
 
 

@@ -65,29 +65,35 @@ def draw_figures(view: View, width: int, _height: int) -> list[Content]:
 
 def _parts(view: View, figures: Figures, now: Rates, *, brief: bool) -> list[Content]:
     """Each figure in a field of its own width, so that none moves when another changes; idle time before the context."""
-    before, glyphs = figures.before, view.glyphs
+    glyphs = view.glyphs
+    still = brief and figures.idle_s is not None  # figures of a while ago: no trend, and their age needs the room
+
+    def trend(new: float, old: float | None, *, better_up: bool) -> list[tuple[str, str]]:
+        return [] if still else _trend(new, old, glyphs, better_up=better_up)
+
+    before = figures.before
     parts = [
         Content.assemble(
             (f"{figure(now.tok_s):>5}", f"bold {RATE}"),
-            *_trend(now.tok_s, before.tok_s if before else None, glyphs, better_up=True),
+            *trend(now.tok_s, before.tok_s if before else None, better_up=True),
         ),
         Content.assemble(
             ("commit " if brief else "commit length ", QUIET),
             (figure(now.commit_length, 2), f"bold {COMMIT}"),
-            (_of_block(view), QUIET),
-            *_trend(now.commit_length, before.commit_length if before else None, glyphs, better_up=True),
+            ("" if still else _of_block(view), QUIET),
+            *trend(now.commit_length, before.commit_length if before else None, better_up=True),
         ),
         Content.assemble(
             ("step ", QUIET),
             (f"{figure(now.step_ms):>5}", f"bold {STEP}"),
             (" ms", QUIET),
-            *_trend(now.step_ms, before.step_ms if before else None, glyphs, better_up=False),
+            *trend(now.step_ms, before.step_ms if before else None, better_up=False),
         ),
     ]
-    if now.partial:
-        parts.append(Content.styled(PARTIAL if brief else f"{PARTIAL}: log lines were lost", f"bold {WARN}"))
     if figures.idle_s is not None:
         parts.append(Content.styled(f"idle {duration(figures.idle_s)}", f"bold {WARN}"))
+    if now.partial:
+        parts.append(Content.styled(PARTIAL if brief else f"{PARTIAL}: log lines were lost", f"bold {WARN}"))
     if figures.context is not None and (figures.idle_s is None or not brief):
         limit = "" if brief else _context_limit(view)
         parts.append(

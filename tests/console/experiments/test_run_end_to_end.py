@@ -272,7 +272,7 @@ async def test_an_engine_that_does_not_answer_ends_the_run_with_what_is_missing(
 async def test_a_run_that_nobody_knows_is_refused(bench: Bench) -> None:
     with pytest.raises(UsageError, match="no such run"):
         await gathered(attach(bench, "20260101-000000-sound-0000"))
-    with pytest.raises(OperatorError, match="no such run"):
+    with pytest.raises(UsageError, match="no such run on the box; ddtree runs lists them"):
         await cancel(bench, "20260101-000000-sound-0000")
 
 

@@ -1,0 +1,28 @@
+"""`ddtree status` in words: a figure is called `now` while a request runs, and its window's time stands beside it always."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from console.box.values import LinkState
+from console.snapshot import EngineInfo, Snapshot
+from console.telemetry.sample import Sample
+from console.verbs.status import status_text
+from console.verbs.words import Style
+
+WINDOW = Sample(kind="decode", engine="bundled", time="2026-05-04T10:00:00+00:00", tokens=30, steps=10, step_ms=50.0)
+BOX = Snapshot(host="box", taken_s=0.0, link=LinkState("LIVE", 0.0), engine=EngineInfo("bundled"), samples=(WINDOW,))
+
+
+def figures_line(**changes: object) -> str:
+    """The line of the status that holds the rates."""
+    lines = status_text(replace(BOX, **changes), Style(False)).splitlines()  # type: ignore[arg-type]
+    return next(line for line in lines if "step 50.0 ms" in line)
+
+
+def test_a_window_is_now_only_while_a_request_runs() -> None:
+    assert figures_line(running=1).startswith("now ")
+    assert figures_line(running=None).startswith("now ")  # an engine that does not tell
+    idle = figures_line(running=0)
+    assert idle.startswith("last ") and "2026-05-04T10:00:00+00:00, no request runs" in idle
+    assert figures_line(running=None, engine=None).startswith("last ")
