@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
 from console.box.values import ServiceState
-from console.deployment.change import ChangePlan, Choices, Difference, Generation, Outcome, Phase, Stray
+from console.deployment.change import ChangePlan, Choices, Difference, Generation, Outcome, Phase, Stray, UnderWay
 from console.errors import ExitCode, UsageError
 from console.verbs.on_host import confirm, on_host
 from console.verbs.verb import Call
@@ -106,6 +106,8 @@ async def _act(call: Call, *, interrupts: bool) -> ExitCode:
                 return ExitCode.DONE
             return await _apply(call, host, plan)
         question = f"{call.verb.name.capitalize()} {host.site.manager.unit} on {host.name}?"
+        if interrupts and (change := await host.change_under_way()) is not None:
+            call.urge(in_a_change_text(host.name, change, call.verb.name))
         if interrupts and not call.flag("yes") and call.session.ask is not None:
             call.tell(in_flight_text((await host.snapshot()).running))
         if interrupts and not await _agreed(call, host, question):
@@ -114,6 +116,20 @@ async def _act(call: Call, *, interrupts: bool) -> ExitCode:
     call.say({"host": host.name, "service": service_json(state)}, service_text(state, call.session.style))
     wanted = "stopped" if call.verb.name == "stop" else "serving"
     return ExitCode.DONE if state.state == wanted else ExitCode.FAILED
+
+
+def in_a_change_text(host: str, change: UnderWay, verb: str) -> str:
+    """What becomes of a `verb` that ends the engine while a settings change is made there, and what to say first."""
+    settle = (
+        f"ddtree confirm {host} or ddtree revert {host}"
+        if change.waits
+        else f"its end (ddtree history {host} tells it)"
+    )
+    state = "waits for a word" if change.waits else "is under way"
+    return (
+        f"a settings change by {change.who} {state}: after a {verb} now it goes back to the old settings and starts the "
+        f"engine with them; first {settle}"
+    )
 
 
 async def _apply(call: Call, host: Host, plan: ChangePlan) -> ExitCode:

@@ -109,11 +109,16 @@ async def test_a_change_waits_for_the_word_of_another_command(
 ) -> None:
     waits = asyncio.Event()
     told: list[Mapping[str, Any]] = []
+    texts: list[str] = []
 
     def say(data: Mapping[str, Any], text: str) -> None:
         told.append(data)
+        texts.append(text)
         if "ddtree confirm box" in text:
             waits.set()
+
+    async def no(_: str) -> str:
+        return "n"
 
     async def no_console(*_: object) -> ExitCode:
         raise AssertionError("no console is opened here")
@@ -127,6 +132,9 @@ async def test_a_change_waits_for_the_word_of_another_command(
         await verb("restart", yes=True, **{"confirm-within": 60})
     change = asyncio.create_task(verb("restart", set={"page_size": "64"}, yes=True, **{"confirm-within": 60}))
     await asyncio.wait_for(waits.wait(), 30)
+    stop = Call(VERBS["stop"], {"host": "box", "yes": False}, Session(say, Style(False), no_console, no))
+    assert await VERBS["stop"].run(stop) is ExitCode.INTERRUPTED  # told what would become of it, nobody wants it
+    assert any("waits for a word: after a stop now it goes back" in text for text in texts)
     assert await verb(word) is status
     assert await change is first
     ends = [data["status"] for data in told if "status" in data]
