@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +35,7 @@ from console.experiments.script.text import MAX_BYTES, read_text, too_large
 from console.experiments.script.timeouts import check_timeouts
 from console.experiments.script.versions import OLDEST, Version, admitted
 from console.experiments.script.waits import check_waits
+from console.folders import user_folder as own_folder
 
 __all__ = ["Fault", "Param", "Playbook", "built_in_folder", "catalogue", "read_playbook", "user_folder"]
 
@@ -259,8 +259,7 @@ def _kit_names() -> frozenset[str]:
 
 def user_folder() -> Path:
     """Where an operator's own playbooks are looked for: `playbooks` in the config folder."""
-    config = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(config) / "ddtree" / "playbooks"
+    return own_folder("XDG_CONFIG_HOME", ".config") / "playbooks"
 
 
 def catalogue(folders: Sequence[Path] | None = None) -> tuple[Playbook, ...]:

@@ -234,9 +234,14 @@ def in_flight_text(running: int | None) -> str:
     return f"{running} request{'s' * (running != 1)} in flight end{'s' * (running == 1)}"
 
 
+def value_text(value: object) -> str:
+    """A setting's value; an empty one in a word, else nothing would stand beside the arrow."""
+    return printable(str(value)) or "(empty)"
+
+
 def differences_text(differences: Sequence[Difference]) -> str:
     """One line a setting, old and new value aligned."""
-    return columns([(d.name, f"{d.old}", "→", f"{d.new}") for d in differences])
+    return columns([(d.name, value_text(d.old), "→", value_text(d.new)) for d in differences])
 
 
 def phase_text(phase: Phase) -> str:
@@ -292,7 +297,7 @@ def history_text(generations: Sequence[Generation]) -> str:
             g.when,
             g.who,
             g.outcome,
-            ", ".join(f"{d.name} {d.old} → {d.new}" for d in g.differences),
+            ", ".join(f"{d.name} {value_text(d.old)} → {value_text(d.new)}" for d in g.differences),
         )
         for g in generations
     ]

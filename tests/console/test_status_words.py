@@ -1,12 +1,14 @@
-"""`ddtree status` in words: a figure is called `now` while a request runs, and its window's time stands beside it always."""
+"""Verbs in words: a figure is called `now` while a request runs, and its window's time stands beside it always."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from console.box.values import LinkState
+from console.deployment.change import Difference
 from console.snapshot import EngineInfo, Snapshot
 from console.telemetry.sample import Sample
+from console.verbs.service import differences_text
 from console.verbs.status import status_text
 from console.verbs.words import Style
 
@@ -26,3 +28,8 @@ def test_a_window_is_now_only_while_a_request_runs() -> None:
     idle = figures_line(running=0)
     assert idle.startswith("last ") and "2026-05-04T10:00:00+00:00, no request runs" in idle
     assert figures_line(running=None, engine=None).startswith("last ")
+
+
+def test_a_setting_that_is_empty_is_a_word_beside_the_arrow() -> None:
+    assert differences_text([Difference("rope_scaling", "", "yarn:4")]) == "rope_scaling  (empty)  →  yarn:4"
+    assert "\x1b" not in differences_text([Difference("path", "/m", "/\x1b[2J")])

@@ -13,6 +13,7 @@ import pytest
 
 from console.config import places, split_host
 from console.errors import UsageError
+from console.experiments.playbook import user_folder as own_playbooks
 from console.experiments.store import Store, StoreError, mend_of
 from console.folders import home_folder, user_folder
 from tests.console.conftest import Ddtree
@@ -78,12 +79,15 @@ def test_a_state_folder_that_can_be_none_is_named(ddtree: Ddtree, words: list[st
     )
 
 
-def test_a_folder_that_is_not_absolute_is_passed_over() -> None:
+def test_a_folder_that_is_not_absolute_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"HOME": "/home/o", "XDG_STATE_HOME": "rel", "XDG_CONFIG_HOME": "./rel", "XDG_RUNTIME_DIR": "run"}
     assert places(environ).state == Path("/home/o/.local/state/ddtree")
     assert places(environ).hosts == Path("/home/o/.config/ddtree/hosts.toml")
     assert places(environ).demo == Path("/home/o/.local/state/ddtree/demo.json")
     assert user_folder("XDG_STATE_HOME", ".local/state", {"XDG_STATE_HOME": "/s"}) == Path("/s/ddtree")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "rel")
+    monkeypatch.setenv("HOME", "/home/o")
+    assert own_playbooks() == Path("/home/o/.config/ddtree/playbooks")
     assert home_folder({"HOME": "relative"}).is_absolute()
     assert home_folder({}).is_absolute()
 
