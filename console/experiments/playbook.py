@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -159,8 +159,9 @@ def _unreadable(path: Path, reason: str) -> Playbook:
     return Playbook(id=path.stem, path=path, faults=(Fault(1, 1, "", f"the file cannot be read: {reason}"),))
 
 
+@lru_cache(maxsize=128)
 def judge_playbook(path: Path, data: bytes, *, target: Version | None = None) -> Playbook:
-    """`read_playbook` for bytes already in hand; `path` gives the name alone."""
+    """`read_playbook` for bytes already in hand; `path` gives the name alone. The same bytes are judged once."""
     source, faults = read_text(data)
     if source is None:
         return Playbook(id=path.stem, path=path, faults=faults, data=data)

@@ -126,6 +126,8 @@ class ConsoleApp(App[None]):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
         await self._bring_to_front(self.session)
         self.set_interval(TICK_S, self._paint)
+        # Scripts are judged once; done beside the screen, the first visit to the playbooks does not stand still for it.
+        self.run_worker(asyncio.to_thread(self.session.operations.playbooks), exit_on_error=False)
 
     def on_unmount(self) -> None:
         """Signals are the terminal's again."""
