@@ -88,7 +88,10 @@ def test_without_a_drafter_an_unsaid_mode_is_off_and_a_said_one_is_refused() -> 
         ("[speculation]\nlookup = 'ngram'", 'lookup = "ngram" is not one of off, on, auto'),
         ("[speculation]\ndraft_window = -1", "draft_window = -1 is below 0"),
         ("[parallel]\ntensor_parallel = 2", "tensor_parallel = 2 is not supported by this engine; leave it at 1"),
-        ("[server]\ntool_parser = 'kimi'", 'tool_parser = "kimi" is not one of hermes, qwen3, qwen3_coder, kimi_k2 or ""'),
+        (
+            "[server]\ntool_parser = 'kimi'",
+            'tool_parser = "kimi" is not one of hermes, qwen3, qwen3_coder, kimi_k2 or ""',
+        ),
         ("[server]\nreasoning_parser = 'qwen'", 'reasoning_parser = "qwen" is not one of qwen3, deepseek_r1, kimi_k2'),
         ("[kv]\nprefix_cache = 1", "prefix_cache = 1 is not true or false"),
         ("[kv]\nkv_dtype = 'fp8'", 'kv_dtype = "fp8" is not supported by this engine; leave it at "auto"'),
