@@ -291,9 +291,7 @@ ODD_VALUES = [
 ]
 
 
-@settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_stands_in_a_config_the_folder_is_run_or_refused_in_one_line(
     sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
