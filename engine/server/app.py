@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from functools import partial
 
 from starlette.applications import Starlette
@@ -46,9 +47,10 @@ def create_app(
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-        answer = ApiError(
-            error.status_code, f"{request.method} {request.url.path}: {error.detail}", code=code
-        ).response()
+        meant = get_close_matches(request.url.path, paths, n=1, cutoff=0.5) if error.status_code == 404 else []
+        nearest = f"; the nearest path here is {meant[0]}" if meant else ""
+        told = f"{request.method} {request.url.path}: {error.detail}{nearest}"
+        answer = ApiError(error.status_code, told, code=code).response()
         answer.headers.update(error.headers or {})  # a 405 says which methods there are
         return answer
 
@@ -68,18 +70,20 @@ def create_app(
     def post(path: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
         return Route(path, handler, methods=["POST"])
 
+    routes = [
+        post("/v1/completions", partial(endpoints.completions, service)),
+        post("/v1/chat/completions", partial(endpoints.chat_completions, service)),
+        post("/tokenize", partial(endpoints.tokenize, service)),
+        get("/v1/models", partial(info.models, service)),
+        get("/health", partial(info.health, service)),
+        get("/ready", partial(info.ready, service)),
+        get("/metrics", partial(info.metrics, service, instruments)),
+        get("/server_info", partial(info.server_info, service, instruments)),
+        get("/trees", tree_stream),
+    ]
+    paths = [route.path for route in routes]
     return Starlette(
-        routes=[
-            post("/v1/completions", partial(endpoints.completions, service)),
-            post("/v1/chat/completions", partial(endpoints.chat_completions, service)),
-            post("/tokenize", partial(endpoints.tokenize, service)),
-            get("/v1/models", partial(info.models, service)),
-            get("/health", partial(info.health, service)),
-            get("/ready", partial(info.ready, service)),
-            get("/metrics", partial(info.metrics, service, instruments)),
-            get("/server_info", partial(info.server_info, service, instruments)),
-            get("/trees", tree_stream),
-        ],
+        routes=routes,
         middleware=[] if api_key is None else [Middleware(RequireKey, key=api_key, on_refusal=refused)],
         exception_handlers={
             ApiError: on_refusal,

@@ -394,6 +394,17 @@ async def test_a_change_that_waits_is_taken_back_by_a_key(host: RecordedHost) ->
         assert "the operator took it back" in text(pilot)
 
 
+async def test_a_stop_during_a_change_says_that_the_box_goes_back_and_starts_the_engine(host: RecordedHost) -> None:
+    host.phases = WAITING
+    async with opened(host, (80, 24)) as pilot:
+        await asked_about(pilot, "page_size", "64")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "v reverts" in text(pilot))
+        await asked(pilot, "x")
+        told = " ".join(" ".join(line[3:77].strip() for line in lines(pilot)).split())
+        assert "Then your settings change goes back to the old settings and starts the engine with them." in told
+
+
 async def test_no_word_in_time_and_the_screen_says_that_the_box_went_back(host: RecordedHost) -> None:
     host.phases = WAITING
     host.outcome = Outcome("rolled_back", "r4", reason="nobody confirmed it within 120 s")

@@ -307,4 +307,7 @@ def _verb_question(verb: str, session: Session) -> Question:
         f"{unit} {'stops' if verb == 'stop' else 'stops and starts again'}.",
         f"Requests in flight: {in_flight}.",
     ]
+    if session.change is not None and session.change.on_its_way:
+        whose = f"the settings change by {session.change.who}" if session.change.who else "your settings change"
+        consequences.append(f"Then {whose} goes back to the old settings and starts the engine with them.")
     return host_question(session, f"{verb.capitalize()} the engine?", consequences, verb.capitalize())

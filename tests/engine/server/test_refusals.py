@@ -199,6 +199,7 @@ def with_key(server: Server, path: str, body: Any, key: str = "Bearer s3cret") -
         ),
         ("/tokenize", {}, 400, "invalid_value", None, "either prompt or messages"),
         ("/v1/embeddings", {}, 404, "not_found", None, "/v1/embeddings"),
+        ("/v1/chat/completion", {}, 404, "not_found", None, "the nearest path here is /v1/chat/completions"),
         ("/health", {}, 405, "method_not_allowed", None, "POST /health"),
     ],
 )
