@@ -36,14 +36,7 @@ ONE_THREAD = "/etc/systemd/system/ddtree-engine.service.d/threads.conf"
 LONG_S = {"budget_seconds": "60"}
 NEITHER = ("void", "inconsistent_data", "broken")
 """What no sound engine on a busy machine is called."""
-pytestmark = [
-    pytest.mark.box,
-    pytest.mark.model,
-    pytest.mark.skipif(
-        not (MODEL / "config.json").exists(),
-        reason="the bundled model is not in the cache: python -m engine fetch-model",
-    ),
-]
+pytestmark = [pytest.mark.box, pytest.mark.model]
 
 
 class Operator:

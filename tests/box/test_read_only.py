@@ -31,6 +31,7 @@ LOOKING: tuple[tuple[str, ...], ...] = (
     ("journalctl",),
     ("sh", "-c"),
     ("stat",),
+    ("test",),
     ("id",),
     ("date", "+%s.%N"),
     ("-m", "engine", "host"),
