@@ -139,7 +139,7 @@ async def test_two_marked_runs_are_compared_the_later_against_the_earlier(host: 
         await pilot.press("down", "space", "down", "space")
         await until(pilot, lambda: "2 marked: c compares them" in text(pilot))
         await pilot.press("c")
-        await until(pilot, lambda: "Two runs against each other" in text(pilot))
+        await until(pilot, lambda: "Two runs against each other" in text(pilot) and "step time  " in text(pilot))
         rows = [row for row in text(pilot).splitlines() if "step time  " in row]
         assert float(rows[0].split()[2]) > 1.2  # 30 ms more a step on some 31 to 112 ms
         assert text(pilot).index("-aa on gpu-01") < text(pilot).index("-bb on gpu-01")
