@@ -156,7 +156,7 @@ def read_playbook(path: Path, *, target: Version | None = None) -> Playbook:
 
 
 def _unreadable(path: Path, reason: str) -> Playbook:
-    return Playbook(id=path.stem, path=path, faults=(Fault(1, 1, "", f"the file cannot be read: {reason}"),))
+    return Playbook(id=path.stem, path=path, faults=(Fault(0, 0, "", f"the file cannot be read: {reason}"),))
 
 
 @lru_cache(maxsize=128)

@@ -9,7 +9,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """One thing wrong, where, and what would mend it. `line` and `column` count from 1, in characters."""
+    """One thing wrong, where, and what would mend it. `line` and `column` count from 1, in characters; 0: the whole file."""
 
     line: int
     column: int
@@ -17,7 +17,7 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        return f"line {self.line}, col {self.column}: {self.message}"
+        return f"line {self.line}, col {self.column}: {self.message}" if self.line else self.message
 
     @property
     def caret(self) -> str:
