@@ -288,7 +288,11 @@ BROKEN_CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("target", {"text_config": "x"}, 'text_config = "x" is not an object'),
     ("target", {"layer_types": 5}, "layer_types = 5 is not a list of texts"),
     ("target", {"tie_word_embeddings": "x"}, 'tie_word_embeddings = "x" is neither true nor false'),
-    ("target", {"quantization_config": {"quant_method": "fp8"}}, "quantization fp8 without weight_block_size is not supported"),
+    (
+        "target",
+        {"quantization_config": {"quant_method": "fp8"}},
+        "quantization fp8 without weight_block_size is not supported",
+    ),
     ("drafter", {"dflash_config": 5}, "dflash_config = 5 is not an object"),
     ("drafter", {"architectures": ["DFlash2DraftModel"]}, "a DFlash2 drafter is not supported"),
     ("drafter", {"architectures": ["DominoDraftModel"]}, "a Domino drafter is not supported"),
