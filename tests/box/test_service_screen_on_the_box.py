@@ -20,6 +20,7 @@ from console.tui.app import ConsoleApp
 from console.tui.screens import apply as apply_dialog
 from console.tui.screens.apply import ApplyScreen
 from console.tui.screens.service import ServiceScreen
+from tests.tui.conftest import settled
 
 pytestmark = pytest.mark.box
 DEADLINE_S = 60.0
@@ -62,6 +63,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
         if time.monotonic() > deadline:
             raise AssertionError("it did not come to that:\n" + screen(pilot))
         await pilot.pause(0.05)
+    await settled(pilot)
 
 
 def screen(pilot: Pilot[None]) -> str:

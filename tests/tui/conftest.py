@@ -57,18 +57,23 @@ async def nobody(name: str) -> RecordedHost:
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Everything known is on screen."""
+    """Everything known is on screen: painted, and what the painting brought (new sizes, new rows) painted as well."""
     console_of(pilot)._paint()
-    await pilot.pause()
+    deadline = time.monotonic() + DEADLINE_S
+    before: list[str] | None = None
+    while (now := lines(pilot)) != before and time.monotonic() < deadline:
+        before = now
+        await pilot.pause()
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
-    """Wait until `condition` holds; fails after a deadline that a busy machine still makes."""
+    """Wait until `condition` holds and the screen has settled; fails after a deadline that a busy machine still makes."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > deadline:
             raise AssertionError("it did not come to that:\n" + "\n".join(lines(pilot)))
         await pilot.pause(0.02)
+    await settled(pilot)
 
 
 def console_of(pilot: Pilot[None]) -> ConsoleApp:
