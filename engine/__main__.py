@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 from engine.errors import EngineError
 from engine.options import OneLineParser, add_runtime_options, positive, two_or_more
@@ -27,6 +29,7 @@ WITH_OWN_PARSER = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit status."""
+    _find_own_kernels()
     # Threads that spin while they wait stall each other on a busy machine: a step then takes ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -43,6 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _find_own_kernels() -> None:
+    """Have `kernels` mean the folder beside this package: transformers 5.25 needs another distribution of that name."""
+    project = Path(__file__).resolve().parent.parent
+    found = find_spec("kernels")
+    if found is None or str(project / "kernels") not in map(os.path.realpath, found.submodule_search_locations or ()):
+        sys.path.insert(0, str(project))
 
 
 def build_parser() -> argparse.ArgumentParser:

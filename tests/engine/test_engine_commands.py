@@ -399,3 +399,18 @@ def test_an_address_that_cannot_be_served_is_one_line_and_status_2(
     status, out, err = run("serve", "--config", settings)
     assert (status, out) == (2, "")
     assert says in err and err.count("\n") == 1
+
+
+def test_another_package_named_kernels_does_not_stand_in_for_the_engines_own(tmp_path: Path, tiny_folder: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text("raise ImportError('another kernels')\n")
+    command = [sys.executable, "-m", "engine", "generate", "--model", str(tiny_folder / "target")]
+    answered = subprocess.run(
+        [*command, "--prompt-ids", "1,2,3", "--max-tokens", "2", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+    )
+    assert (answered.returncode, answered.stderr) == (0, "")
+    assert len(json.loads(answered.stdout)["token_ids"]) == 2
