@@ -1,14 +1,15 @@
-"""Lookup: what follows the last tokens where they stood before, in prompt or answer, as one more branch of the draft tree.
+"""Lookup: what follows the last tokens where they stood before, in prompt or answer, as more branches of the draft tree.
 
 A language model repeats itself and its prompt: names, code, a text it corrects. Where its last tokens have occurred before, what
-followed them then is a guess that costs nothing to make ("prompt lookup"). The target judges it as it judges the drafter's guesses.
+followed them then is a guess that costs nothing to make ("prompt lookup"). The same holds behind every path that the drafter has
+guessed: where it got into a repetition, the text knows how that goes on. The target judges it as it judges the drafter's guesses.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.tree import DraftTree
@@ -16,7 +17,7 @@ from engine.tree import DraftTree
 SHORTEST = 2
 """Tokens that must have occurred before."""
 LONGEST = 32
-"""A longer agreement is not told from this one."""
+"""A longer agreement is not told from this one, and no guess reaches deeper into a tree."""
 PLACES = 8
 """Earlier occurrences looked at, the latest ones."""
 PATIENCE = 4.0
@@ -52,15 +53,27 @@ class Lookup:
             if len(self.text) >= SHORTEST:
                 self.places[tuple(self.text[-SHORTEST:])].append(len(self.text) - 1)
 
-    def guess(self, most: int) -> Branch:
-        """At most `most` tokens after the longest recent agreement with the text's end; empty where its last pair is new."""
-        length, place = self._agreement()
+    def guess(self, most: int, after: tuple[int, ...] = ()) -> Branch:
+        """At most `most` tokens after the longest recent agreement with the text's end; empty where its last pair is new.
+
+        `after`: tokens taken to follow the text, the drafter's own guess.
+        """
+        length, place = self._agreement(after)
         token_ids = tuple(self.text[place + 1 : place + 1 + min(most, LONGEST)]) if length else ()
         log_weights, weight = [], 0.0
         for ahead in range(len(token_ids)):
             weight += math.log1p(-self.miss_chance(length + ahead))
             log_weights.append(weight)
         return Branch(token_ids, tuple(log_weights))
+
+    def branches(self, tree: DraftTree, most: int) -> Iterator[tuple[int, Branch]]:
+        """(node, what the text suggests after the path to it), for the nodes of `tree` where it suggests something."""
+        paths: list[tuple[int, ...]] = []
+        for node in range(len(tree)):
+            paths.append((*paths[tree.parents[node]], tree.token_ids[node]) if node else ())
+            branch = self.guess(max(min(most, LONGEST) - tree.depths[node], 0), paths[node])
+            if branch.token_ids:
+                yield node, branch
 
     def miss_chance(self, length: int) -> float:
         """The chance that the next token differs after an agreement of `length` tokens.
@@ -82,19 +95,23 @@ class Lookup:
                     break
         self.read(tokens)
 
-    def _agreement(self) -> tuple[int, int]:
+    def _agreement(self, after: tuple[int, ...] = ()) -> tuple[int, int]:
         """(tokens that agree, where the earlier ones end): the longest among the latest places, the later of equals; (0, -1) for none."""
-        end = len(self.text) - 1
-        if self.found[0] == len(self.text):
+        if not after and self.found[0] == len(self.text):
             return self.found[1:]
-        earlier = self.places.get(tuple(self.text[-SHORTEST:]), [])[:-1]
+        earlier = self.places.get((*self.text[-SHORTEST:], *after)[-SHORTEST:], [])
+        if not after:  # the last of them is the text's end itself
+            earlier = earlier[:-1]
         best = (0, -1)
-        for place in earlier[-PLACES:]:
-            length = 0
-            while length < min(LONGEST, place + 1) and self.text[place - length] == self.text[end - length]:
-                length += 1
-            best = max(best, (length, place))
-        self.found = (len(self.text), *best)
+        if earlier:
+            end = (*self.text[-LONGEST:], *after)[-LONGEST:]
+            for place in earlier[-PLACES:]:
+                length = 0
+                while length < min(len(end), place + 1) and self.text[place - length] == end[-1 - length]:
+                    length += 1
+                best = max(best, (length, place))
+        if not after:
+            self.found = (len(self.text), *best)
         return best
 
 
@@ -102,28 +119,31 @@ def _rule_of_thumb(length: int) -> float:
     return 1.0 / (length + 0.5)
 
 
-def graft(tree: DraftTree, branch: Branch, budget: int) -> DraftTree:
-    """`tree` with `branch` from its root: common nodes are shared, the `budget` likeliest of all drafted nodes stay, best first.
+def graft(tree: DraftTree, branches: Iterable[tuple[int, Branch]], budget: int) -> DraftTree:
+    """`tree` with each branch behind its node: common nodes are shared, the `budget` likeliest of all drafted nodes stay, best first.
 
-    A shared node has the larger of both weights. `grafted` of the result names the nodes that the branch alone has brought.
+    A branch's chances are those once its node is accepted. A shared node has the larger of both weights. `grafted` of the result
+    names the nodes that the branches alone have brought.
     """
-    if not branch.token_ids:
+    branches = list(branches)
+    if not branches:
         return tree
     tokens, parents, depths = list(tree.token_ids), list(tree.parents), list(tree.depths)
     weights = list(tree.log_weights)
     child = {(parents[node], tokens[node]): node for node in range(1, len(tree))}
-    at, alone = 0, len(tree)
-    for depth, (token, weight) in enumerate(zip(branch.token_ids, branch.log_weights, strict=True), start=1):
-        node = child.get((at, token))
-        if node is None:
-            node = len(tokens)
-            tokens.append(token)
-            parents.append(at)
-            depths.append(depth)
-            weights.append(weight)
-        else:
-            weights[node] = max(weights[node], weight)
-        at = node
+    for start, branch in branches:
+        at, start_weight = start, weights[start]
+        for token, weight in zip(branch.token_ids, branch.log_weights, strict=True):
+            node = child.get((at, token))
+            if node is None:
+                node = child[at, token] = len(tokens)
+                tokens.append(token)
+                parents.append(at)
+                depths.append(depths[at] + 1)
+                weights.append(start_weight + weight)
+            else:
+                weights[node] = max(weights[node], start_weight + weight)
+            at = node
     # A node weighs no more than its parent, and stands after it: a stable sort keeps parents first.
     order = [0, *sorted(range(1, len(tokens)), key=lambda node: -weights[node])][: budget + 1]
     place = {old: new for new, old in enumerate(order)}
@@ -132,6 +152,6 @@ def graft(tree: DraftTree, branch: Branch, budget: int) -> DraftTree:
         (-1, *(place[parents[node]] for node in order[1:])),
         tuple(depths[node] for node in order),
         tuple(weights[node] for node in order),
-        frozenset(place[node] for node in order if node >= alone),
+        frozenset(place[node] for node in order if node >= len(tree)),
         tuple(place[node] for node in tree.first_choices() if node in place),
     )

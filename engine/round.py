@@ -150,7 +150,7 @@ def _draft(runtime: Runtime, batch: Sequence[Generation], budgets: Sequence[int]
 
 def _with_lookup(generation: Generation, tree: DraftTree, budget: int) -> DraftTree:
     """The tree with what the text's own repetition suggests, within the same budget."""
-    return tree if generation.lookup is None else graft(tree, generation.lookup.guess(budget), budget)
+    return tree if generation.lookup is None else graft(tree, generation.lookup.branches(tree, budget), budget)
 
 
 def _worth_their_time(runtime: Runtime, batch: Sequence[Generation], trees: Sequence[DraftTree]) -> Sequence[DraftTree]:

@@ -269,7 +269,7 @@ def _graft_of(generation: Generation, plan: Plan) -> Graft | None:
     lookup = generation.lookup
     if lookup is None or plan.budget == 0:
         return None
-    return lambda tree: graft(tree, lookup.guess(plan.budget), plan.budget)
+    return lambda tree: graft(tree, lookup.branches(tree, plan.budget), plan.budget)
 
 
 def sampling_tensors(sampling: Sampling) -> SamplingTensors:

@@ -133,7 +133,8 @@ def _count_rounds(
             break
         tree = _draft(token_ids[position], block, budget)
         if lookup is not None:
-            tree = graft(tree, lookup.guess(budget or len(block[0])), budget or len(block[0]))
+            most = budget or len(block[0])
+            tree = graft(tree, lookup.branches(tree, most), most)
         one = _one_round(tree, token_ids[position + 1 :], len(block[0]))
         count += one
         if lookup is not None:

@@ -93,7 +93,7 @@ def test_a_branch_shares_what_is_there_and_adds_the_rest_in_order_of_weight() ->
     tree = drafted()
     assert tree.token_ids == (1, 10, 20, 11, 20)
     branch = Branch((11, 20, 30), tuple(math.log(chance) for chance in (0.9, 0.8, 0.7)))
-    grafted = graft(tree, branch, 5)
+    grafted = graft(tree, [(0, branch)], 5)
     assert grafted.token_ids == (1, 11, 20, 30, 10, 20)
     assert grafted.parents == (-1, 0, 1, 2, 0, 4)
     assert grafted.depths == (0, 1, 2, 3, 1, 2)
@@ -110,25 +110,60 @@ def test_a_branch_shares_what_is_there_and_adds_the_rest_in_order_of_weight() ->
 
 def test_a_branch_that_is_less_likely_than_all_there_is_stays_out() -> None:
     tree = drafted()
-    grafted = graft(tree, Branch((40,), (math.log(0.01),)), 4)
+    grafted = graft(tree, [(0, Branch((40,), (math.log(0.01),)))], 4)
     assert grafted.token_ids == tree.token_ids
     assert grafted.grafted == frozenset()
-    assert graft(tree, Branch((), ()), 4) is tree
+    assert graft(tree, [], 4) is tree
+
+
+def test_behind_a_path_the_drafter_guessed_the_text_tells_how_that_goes_on() -> None:
+    #              10 20 -> 30 31                the drafter guesses 10 20 after 7; 10 alone is new behind 7
+    lookup = read([8, 10, 20, 30, 31, 11, 5, 6, 7])
+    tree = drafted()
+    assert [(tree.path_to(node)[1:], branch.token_ids) for node, branch in lookup.branches(tree, 6)] == [
+        ([1, 2], (30, 31, 11, 5))
+    ]
+    grafted = graft(tree, lookup.branches(tree, 6), 6)
+    # 0.3 * (1 - 1 / 2.5) = 0.18 stands before 11 20 at 0.15; agreements of three tokens and more follow
+    assert grafted.token_ids == (1, 10, 20, 11, 30, 20, 31)
+    assert grafted.parents == (-1, 0, 1, 0, 2, 3, 4)
+    assert grafted.depths == (0, 1, 2, 1, 3, 2, 4)
+    assert grafted.grafted == {4, 6}
+    assert math.exp(grafted.log_weights[4]) == pytest.approx(0.3 * 0.6)
+    assert math.exp(grafted.log_weights[6]) == pytest.approx(0.3 * 0.6 * (1 - 1 / 3.5))
+
+
+def test_an_agreement_may_begin_in_the_text_and_end_in_the_path() -> None:
+    lookup = read([3, 4, 10, 50, 60, 9, 4, 10, 51, 3, 4])
+    (root, _), (node, branch) = list(lookup.branches(drafted(), 3))
+    assert (root, node) == (0, 1)
+    assert branch.token_ids == (50, 60)  # 3 4 10 agree, and not 4 10 alone; one of the three places is the node's own
+    assert math.exp(branch.log_weights[0]) == pytest.approx(1 - 1 / 3.5)
+
+
+def test_no_guess_is_deeper_than_the_longest_agreement() -> None:
+    lookup = read([10, 20, *range(100, 180), 7])
+    (node, branch), *others = lookup.branches(drafted(), 500)
+    assert (node, len(branch.token_ids), others) == (2, LONGEST - 2, [])
 
 
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=12),
     st.lists(st.floats(0.05, 0.99), min_size=12, max_size=12),
     st.integers(1, 12),
+    st.lists(st.integers(0, 12), min_size=1, max_size=3),
 )
-def test_a_grafted_tree_is_a_tree_within_its_budget(tokens: list[int], chances: list[float], budget: int) -> None:
+def test_a_grafted_tree_is_a_tree_within_its_budget(
+    tokens: list[int], chances: list[float], budget: int, starts: list[int]
+) -> None:
     level = [math.log(0.5), math.log(0.3), math.log(0.15)]
     tree = build_tree(9, [[0, 1, 2]] * 3, [level] * 3, budget)
     weights, weight = [], 0.0
     for _, chance in zip(tokens, chances, strict=False):
         weight += math.log(chance)
         weights.append(weight)
-    grafted = graft(tree, Branch(tuple(tokens), tuple(weights)), budget)
+    branch = Branch(tuple(tokens), tuple(weights))
+    grafted = graft(tree, [(start % len(tree), branch) for start in starts], budget)
     assert len(grafted) - 1 <= budget
     assert len(grafted) >= len(tree)
     assert all(grafted.parents[node] < node for node in range(1, len(grafted)))
