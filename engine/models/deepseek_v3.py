@@ -20,8 +20,12 @@ def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     """ModelConfig of a DeepSeek-V3 or Kimi K2 config.json."""
     text = language_model(raw, where)
     text.need("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_routed_experts")
-    config = read_target_config({**text.raw, "head_dim": None}, where=where, qk_norm=False)
-    latent = _latent(text, config)
+    rotary = text.whole("qk_rope_head_dim")
+    if rotary % 2:
+        raise text.wrong("qk_rope_head_dim", "is odd, and the rotary embedding turns pairs")
+    # No head is hidden_size / heads wide here: that quotient may be anything.
+    config = read_target_config({**text.raw, "head_dim": None}, where=where, qk_norm=False, head_dim=rotary)
+    latent = _latent(text, config, rotary)
     return replace(
         config,
         architecture=(*text.texts("architectures"), config.architecture)[0],
@@ -32,10 +36,8 @@ def read_config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     )
 
 
-def _latent(text: Fields, config: ModelConfig) -> Latent:
-    plain, rotary = text.whole("qk_nope_head_dim"), text.whole("qk_rope_head_dim")
-    if rotary % 2:
-        raise text.wrong("qk_rope_head_dim", "is odd, and the rotary embedding turns pairs")
+def _latent(text: Fields, config: ModelConfig, rotary: int) -> Latent:
+    plain = text.whole("qk_nope_head_dim")
     return Latent(
         query_rank=text.whole("q_lora_rank", 0),
         rank=text.whole("kv_lora_rank"),

@@ -116,6 +116,12 @@ CASES: dict[str, tuple[type, type, dict[str, Any]]] = {
     "llama, yarn": (LlamaConfig, LlamaForCausalLM, {**LLAMA, "rope_parameters": YARN}),
     "llama, unscaled": (LlamaConfig, LlamaForCausalLM, LLAMA),
     "llama, short": (LlamaConfig, LlamaForCausalLM, {**LLAMA, "max_position_embeddings": 32}),
+    # 32 // 10 is odd, which no rotary embedding could turn; latent attention has no head of that width.
+    "deepseek, heads that do not divide the hidden size": (
+        DeepseekV3Config,
+        DeepseekV3ForCausalLM,
+        {**DEEPSEEK, "hidden_size": 32, "num_attention_heads": 10, "num_key_value_heads": 10},
+    ),
     "packable": (DeepseekV3Config, DeepseekV3ForCausalLM, {**KIMI, "hidden_size": 64}),
 }
 Folder = Callable[[str], tuple[Path, PreTrainedModel]]
