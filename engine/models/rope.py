@@ -40,8 +40,22 @@ given; drafters were trained with the plain rule, which knows neither. One that 
 
 
 def read_rope(config: Fields, *, amplitude_rule: AmplitudeRule = "ratio") -> Rope:
-    """The rotary embedding of a config: `rope_parameters`, or the older `rope_theta` with `rope_scaling`."""
-    scaling = config.table("rope_parameters" if config.has("rope_parameters") else "rope_scaling")
+    """The rotary embedding of a config: `rope_parameters`, or the older `rope_theta` with `rope_scaling`.
+
+    Raises EngineError where both are there and say different things: which one is meant cannot be told.
+    """
+    newer, older = config.table("rope_parameters"), config.table("rope_scaling")
+    if not (newer.raw and older.raw):
+        return _read(config, newer if newer.raw else older, amplitude_rule)
+    shared = {key: newer.raw[key] for key in ("rope_theta",) if newer.has(key) and not config.has(key)}
+    rope = _read(config, newer, amplitude_rule)
+    if rope != _read(config, Fields({**shared, **older.raw}, older.where, older.inside), amplitude_rule):
+        mend = "keep the one that is meant"
+        raise EngineError("config.json: rope_parameters and rope_scaling differ", where=config.where, mend=mend)
+    return rope
+
+
+def _read(config: Fields, scaling: Fields, amplitude_rule: AmplitudeRule) -> Rope:
     if scaling.has("full_attention"):  # one table for each kind of layer; this is the kind that is run here
         scaling = scaling.table("full_attention")
     place = scaling if scaling.has("rope_theta") else config
@@ -61,11 +75,7 @@ def read_rope(config: Fields, *, amplitude_rule: AmplitudeRule = "ratio") -> Rop
         raise EngineError(f"rope scaling '{kind}' lacks {', '.join(missing)}", where=config.where)
     if kind == "linear":
         return Rope(theta, "linear", factor=scaling.number("factor"))
-    trained = (scaling if scaling.has("original_max_position_embeddings") else config).whole(
-        "original_max_position_embeddings"
-        if scaling.has("original_max_position_embeddings")
-        else "max_position_embeddings"
-    )
+    trained = _trained_positions(config, scaling)
     if kind == "llama3":
         if scaling.number("high_freq_factor") <= scaling.number("low_freq_factor"):
             raise scaling.wrong("high_freq_factor", "is not above low_freq_factor")
@@ -78,6 +88,15 @@ def read_rope(config: Fields, *, amplitude_rule: AmplitudeRule = "ratio") -> Rop
             original_max_positions=trained,
         )
     return _yarn(config, scaling, theta, trained, amplitude_rule)
+
+
+def _trained_positions(config: Fields, scaling: Fields) -> int:
+    """The context before it was stretched. Beside the table it goes before the one in it, as in `transformers`."""
+    key = "original_max_position_embeddings"
+    for place in (config, scaling):
+        if place.has(key):
+            return place.whole(key)
+    return config.whole("max_position_embeddings")
 
 
 def _yarn(config: Fields, scaling: Fields, theta: float, trained: int, rule: AmplitudeRule) -> Rope:

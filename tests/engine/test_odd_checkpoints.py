@@ -29,6 +29,7 @@ PROMPT = [1, 2, 3, 50, 7]
 Q, INDEX = "model.layers.0.self_attn.q_proj.weight", "model.safetensors.index.json"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 268435456\n"
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 Folder = Callable[..., Path]
 
@@ -90,6 +91,10 @@ def theirs(folder: Path) -> list[int]:
         ("llama", {"rope_parameters": None, "rope_theta": 5.0}),
         ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0}, "rope_theta": 5.0}),
         ("llama", {"head_dim": None, "num_key_value_heads": 2}),
+        ("llama", {"rope_parameters": None, "rope_theta": 5.0, "rope_scaling": YARN, "max_position_embeddings": 64}),
+        ("llama", {"rope_parameters": {**LLAMA3, "rope_theta": 5.0}, "original_max_position_embeddings": 8}),
+        ("llama", {"rope_parameters": {**YARN, "rope_theta": 5.0}, "original_max_position_embeddings": 8}),
+        ("llama", {"rope_parameters": {**YARN, "rope_theta": 5.0}, "rope_theta": 5.0, "rope_scaling": YARN}),
         ("llama", {"tie_word_embeddings": True}),
         ("llama", {"sliding_window": 4096}),
         ("llama", {"architectures": None}),
@@ -161,6 +166,10 @@ def test_a_folder_without_tokenizer_files_has_token_ids_only(folder: Folder) -> 
         ({"config": {"rope_parameters": {"rope_type": "dynamic"}}}, "rope scaling 'dynamic' is not supported"),
         ({"config": {"rope_parameters": {**YARN, "rope_theta": 1.0}}}, "rope_theta = 1.0 is not a number above 1"),
         ({"config": {"rope_parameters": {**YARN, "factor": float("inf")}}}, "factor = Infinity is not a number"),
+        (
+            {"config": {"rope_parameters": {"rope_theta": 5.0}, "rope_scaling": YARN}},
+            "rope_parameters and rope_scaling differ; keep the one that is meant",
+        ),
         ({"config": {"partial_rotary_factor": 0.5}}, "partial rotary embeddings are not supported"),
         # windows and kinds
         ({"config": {"sliding_window": 4}}, "sliding-window attention in the target is not supported (of 4 tokens)"),
