@@ -107,9 +107,9 @@ def read_drafter_config(folder: Path, target: ModelConfig) -> DrafterConfig:
         attention_bias=config.flag("attention_bias"),
         block_size=_block_size(config, own),
         mask_token_id=_mask_token_id(config, own, target.vocab_size),
-        target_layer_ids=_taps(own, target.layers, layers),
+        target_layer_ids=_taps(_place(config, own, "target_layer_ids"), target.layers, layers),
         windows=_windows(config, layers),
-        causal_windows=own.has("sliding_window_non_causal") and not own.flag("sliding_window_non_causal"),
+        causal_windows=not _place(config, own, "sliding_window_non_causal").flag("sliding_window_non_causal", True),
     )
 
 
@@ -143,30 +143,35 @@ def _refuse_other_kinds(config: Fields, own: Fields) -> None:
         raise EngineError(f"dflash_config has keys the engine does not know: {', '.join(unknown)}", where=where)
 
 
+def _place(config: Fields, own: Fields, key: str) -> Fields:
+    """Where a key of DFlash's stands: in `dflash_config` or, as some write it, beside it."""
+    return own if own.has(key) else config
+
+
 def _must_equal(what: str, config: Fields, key: str, target: int) -> None:
     drafter = config.whole(key)
     if drafter != target:
         raise EngineError(f"the drafter's {what} is {drafter}, the target's is {target}", where=config.where)
 
 
-def _taps(own: Fields, target_layers: int, draft_layers: int) -> tuple[int, ...]:
-    taps = own.wholes("target_layer_ids", low=-target_layers) or default_target_layers(target_layers, draft_layers)
+def _taps(place: Fields, target_layers: int, draft_layers: int) -> tuple[int, ...]:
+    taps = place.wholes("target_layer_ids", low=-target_layers) or default_target_layers(target_layers, draft_layers)
     wrong = [tap for tap in taps if not 0 <= tap < target_layers]
     if wrong:
         outside = f"taps target layers {', '.join(map(str, wrong))}, outside 0-{target_layers - 1} of the target"
-        raise EngineError(f"the drafter {outside}", where=own.where)
+        raise EngineError(f"the drafter {outside}", where=place.where)
     return taps
 
 
 def _block_size(config: Fields, own: Fields) -> int:
-    size = (own if own.has("block_size") else config).whole("block_size")
+    size = _place(config, own, "block_size").whole("block_size")
     if size < 2:
         raise EngineError(f"block_size is {size}, and a block holds at least 2 tokens", where=config.where)
     return size
 
 
 def _mask_token_id(config: Fields, own: Fields, vocab: int) -> int:
-    place = own if own.has("mask_token_id") else config
+    place = _place(config, own, "mask_token_id")
     if not place.has("mask_token_id"):
         raise EngineError("dflash_config names no mask_token_id", where=config.where)
     token = place.whole("mask_token_id", low=0)

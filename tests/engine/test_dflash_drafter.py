@@ -172,6 +172,17 @@ def test_an_unsaid_tap_list_is_read_by_that_rule(tiny_folder: Path, changed_draf
     assert read_drafter_config(folder, read_model_config(tiny_folder / "target")).target_layer_ids == (1, 3)
 
 
+def test_what_stands_beside_dflash_config_counts_as_if_it_stood_in_it(
+    tiny_folder: Path, changed_drafter: ChangedDrafter
+) -> None:
+    keys: dict[str, Any] = {"target_layer_ids": [0, 2], "mask_token_id": 5, "sliding_window_non_causal": False}
+    target = read_model_config(tiny_folder / "target")
+    inside = read_drafter_config(changed_drafter(own=keys, **SLIDING), target)
+    beside = read_drafter_config(changed_drafter(own=dict.fromkeys(keys), **SLIDING, **keys), target)
+    assert beside == inside
+    assert (beside.target_layer_ids, beside.mask_token_id, beside.causal_windows) == ((0, 2), 5, True)
+
+
 def test_tensor_names_may_carry_a_model_prefix(tiny_folder: Path, changed_drafter: ChangedDrafter) -> None:
     weights = load_file(tiny_folder / "drafter" / "model.safetensors")
     prefixed: dict[str, Tensor | None] = {f"model.{name}": tensor for name, tensor in weights.items()}
