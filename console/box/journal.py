@@ -126,7 +126,7 @@ def parse_record(line: bytes) -> Record | None:
     return Record(
         cursor=cursor,
         realtime_us=realtime_us,
-        message=_message(found.get("MESSAGE", "")),
+        message=message_text(found.get("MESSAGE", "")),
         priority=_priority(found.get("PRIORITY")),
         identifier=_text_or_none(found.get("SYSLOG_IDENTIFIER")),
         pid=_number(found.get("_PID")),
@@ -138,7 +138,8 @@ def parse_record(line: bytes) -> Record | None:
     )
 
 
-def _message(value: Any) -> str:
+def message_text(value: Any) -> str:
+    """A record's MESSAGE as text, in whichever form journalctl prints it."""
     return "(a message too long for journalctl to print)" if value is None else _text(value)
 
 

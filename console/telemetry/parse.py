@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from console.telemetry.bundled import BundledReader
 from console.telemetry.llamacpp import LlamaCppReader
 from console.telemetry.logfmt import MAX_LINE_CHARS
-from console.telemetry.reader import SKIPPED, LogReader, Reading, bare
+from console.telemetry.reader import SKIPPED, LogReader, Reading
 from console.telemetry.sample import Sample
 from console.telemetry.sglang import SglangReader
 from console.telemetry.vllm import VllmReader
+from console.telemetry.wrapping import unwrapped
 
 READERS: Mapping[str, Callable[[], LogReader]] = {
     "bundled": BundledReader,
@@ -81,8 +82,10 @@ def parse(lines: Iterable[Line], reader: LogReader) -> Iterator[Sample | End]:
     count = records = skipped = 0
     for line in lines:
         count += 1
-        # Far longer than any record: somebody's text, and not worth scanning.
-        reading = SKIPPED if len(line.text) > MAX_LINE_CHARS else reader.read(bare(line.text), line.time)
+        reading = SKIPPED
+        if len(line.text) <= MAX_LINE_CHARS:  # a longer one than any record is somebody's text, and not worth scanning
+            text, stamp = unwrapped(line.text)
+            reading = reader.read(text, line.time or stamp)
         skipped += not reading.taken
         records += len(reading.samples)
         yield from reading.samples

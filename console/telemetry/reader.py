@@ -9,13 +9,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from console.telemetry.sample import PARTIAL, Sample
+from console.telemetry.wrapping import unwrapped
 
-_ANSI = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
-_JOURNAL_PREFIX = re.compile(
-    # journalctl's short formats and syslog files: `<time> <host> <program>[<pid>]: `
-    r"(?:[A-Z][a-z]{2} [ 0-9]\d \d\d:\d\d:\d\d(?:\.\d+)?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
-    r" [\w.\-]+ [\w.\-@/]+(?:\[\d+\])?: "
-)
 _NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,15})(?:\.[0-9]+)?")
 _LARGEST = 10**15  # no count, time or rate of an engine is beyond; longer digits are somebody's text
 
@@ -69,10 +64,8 @@ class Losses:
 
 
 def bare(line: str) -> str:
-    """`line` as the engine wrote it: without colour codes, line end, and the prefix of journalctl's text formats."""
-    text = (_ANSI.sub("", line) if "\x1b" in line else line).rstrip("\r\n")
-    prefix = _JOURNAL_PREFIX.match(text)
-    return text[prefix.end() :] if prefix else text
+    """`line` as the engine wrote it: without colour codes, line end, and what whoever kept it put before it."""
+    return unwrapped(line)[0]
 
 
 def figure(text: str) -> Any:

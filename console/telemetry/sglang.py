@@ -20,11 +20,13 @@ ENGINE = "sglang"
 LONGEST_WINDOW = timedelta(seconds=60)
 """40 decode forwards, the usual interval between two lines, at a step of 1.5 s: beyond it the engine was idle."""
 
-_PREFIX = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)((?: [A-Z_]+\d+)*)\] ")
+_PREFIX = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)((?: [A-Z_]+\d+)*)\] ")
 _BATCH = re.compile(r"(Decode|Prefill) batch(?: \[(\d+)\])?[.,] ")
 _POOL = re.compile(r"max_total_num_tokens=\d+(?:, \w+=[^,=]+)+")
 _META = re.compile(r'(?:/generate final: )?"meta_info": (\{.*\})')
 _RATE, _QUEUE, _RUNNING = "gen throughput (token/s)", "#queue-req", "#running-req"
+_RATES = (_RATE, "token usage", "full token usage", "accept len", "accept rate")
+_NOT_FINITE = ("nan", "inf", "-inf")
 _GRAPHS = ("cuda graph", "cpu graph", "npu graph")
 _TAKEN = frozenset(
     {
@@ -111,10 +113,13 @@ class SglangReader:
 
 
 def _decode(items: dict[str, Any], time: str, rank: str, in_stretch: bool) -> Sample:
-    running, rate, commit = items[_RUNNING], items[_RATE], items.get("accept len")
-    notes = ["tokens, steps: the log gives only their ratio"]
+    undefined = _undefined(items)
+    running, rate, commit = items[_RUNNING], items.get(_RATE), items.get("accept len")
+    notes = ["tokens, steps: the log gives only their ratio", *undefined]
     step_ms = None
-    if not in_stretch:
+    if rate is None:
+        notes.append("tok_s, step_ms: need a gen throughput")
+    elif not in_stretch:
         notes.append("tok_s, step_ms: the first line of a busy stretch mixes in idle time or prefill")
     elif rate == 0:
         notes.append("step_ms: the rate is 0")
@@ -124,7 +129,7 @@ def _decode(items: dict[str, Any], time: str, rank: str, in_stretch: bool) -> Sa
         notes.append("step_ms: exact only with one request running")
     else:
         step_ms = 1000.0 * commit / rate
-    if commit is None:
+    if commit is None and not undefined:
         notes.append("commit_length: no accept len in the line (speculation off)")
     kv_tokens = _first(items, "#token", "#full token")
     if running == 1 and kv_tokens is not None:
@@ -136,7 +141,7 @@ def _decode(items: dict[str, Any], time: str, rank: str, in_stretch: bool) -> Sa
         rank or None,
         commit_length=None if commit is None else float(commit),
         step_ms=step_ms,
-        tok_s=float(rate) if in_stretch else None,
+        tok_s=float(rate) if in_stretch and rate is not None else None,
         context=kv_tokens if running == 1 else None,
         running=running,
         queued=items[_QUEUE],
@@ -149,7 +154,13 @@ def _decode(items: dict[str, Any], time: str, rank: str, in_stretch: bool) -> Sa
     )
 
 
+def _undefined(items: dict[str, Any]) -> list[str]:
+    """Takes out of `items` what SGLang could not work out itself, and says which."""
+    return [f"{key}: {items.pop(key)!r} is not a number" for key in _RATES if items.get(key) in _NOT_FINITE]
+
+
 def _prefill(items: dict[str, Any], time: str, rank: str) -> Sample:
+    undefined = _undefined(items)
     note = "tok_s: input throughput counts the time since the last prefill, idle included"
     return Sample(
         "prefill",
@@ -162,7 +173,7 @@ def _prefill(items: dict[str, Any], time: str, rank: str) -> Sample:
         kv_fraction=_first(items, "token usage", "full token usage"),
         graph=_first(items, *_GRAPHS),
         extra=_rest(items),
-        notes=(note,) if "input throughput (token/s)" in items else (),
+        notes=(*((note,) if "input throughput (token/s)" in items else ()), *undefined),
     )
 
 
@@ -209,9 +220,7 @@ def _items(text: str) -> dict[str, Any] | None:
             return None
         items[key] = figure(value)
     counts = [items[key] for key in (_RUNNING, _QUEUE, "#token", "#full token", "#new-token") if key in items]
-    rates = [
-        items[key] for key in (_RATE, "token usage", "full token usage", "accept len", "accept rate") if key in items
-    ]
+    rates = [items[key] for key in _RATES if key in items and items[key] not in _NOT_FINITE]
     graphs = [items[key] for key in _GRAPHS if key in items]
     sound = (
         all(whole(count) is not None for count in counts)

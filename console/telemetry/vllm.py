@@ -16,7 +16,8 @@ from console.telemetry.sample import Sample
 ENGINE = "vllm"
 
 _PREFIX = re.compile(
-    r"(?:\(\w+ pid=\d+\) )?(?:INFO|WARNING|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\] (?:Engine (\d+): )?"
+    r"(?:\(\w+ pid=\d+\) )?(?:INFO|WARNING|DEBUG) +(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})? "
+    r"\[?[\w./]+:\d+\] (?:Engine (\d+): )?"
 )
 _ITEM = re.compile(
     # A value may hold `, ` itself (the per-position list), so an item ends only where the next key begins.
@@ -64,7 +65,7 @@ class VllmReader:
 
 
 def _engine(items: dict[str, Any], time: str | None, rank: str | None) -> Sample | None:
-    running, queued = items.pop("Running", None), items.pop("Waiting", None)
+    running, queued = items.pop("Running", None), items.pop("Waiting", items.pop("Pending", None))  # as V0 calls it
     if whole(running) is None or whole(queued) is None or "Avg generation throughput" not in items:
         return None
     kv = items.pop("GPU KV cache usage", None)
@@ -89,12 +90,17 @@ def _speculation(items: dict[str, Any], time: str | None, rank: str | None) -> S
     if whole(accepted) is None or whole(drafted) is None:
         return None
     rate = items.pop("Avg Draft acceptance rate", items.pop("Draft acceptance rate", None))
-    commit = number(items.pop("Mean acceptance length", None))
+    said = items.pop("Mean acceptance length", None)
+    commit = number(said)
     notes = ["tok_s, step_ms: the log gives no time of the steps themselves"]
     if commit is not None:
         notes.append("commit_length: steps that drafted only")
+    elif said is not None:
+        notes.append(f"commit_length: {said!r} is not a number")
     else:
         notes.append("commit_length: this version does not print it, nor the number of drafts")
+    if rate is not None and not isinstance(rate, float):
+        notes.append(f"accept_rate: {rate!r} is not a number")
     return Sample(
         "decode",
         ENGINE,

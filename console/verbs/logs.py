@@ -12,12 +12,13 @@ from typing import Any
 from console.box.values import Record
 from console.errors import ExitCode, UsageError
 from console.telemetry.absent import no_decode_line
-from console.telemetry.parse import AUTO, End, Line, parse, reader_for
+from console.telemetry.parse import AUTO, End, parse, reader_for
 from console.telemetry.reader import bare
 from console.telemetry.sample import Sample
 from console.verbs.given_files import opened
 from console.verbs.on_host import on_host
 from console.verbs.samples import sample_line
+from console.verbs.saved_lines import saved_lines
 from console.verbs.verb import Call
 from console.verbs.words import Style, printable
 
@@ -90,7 +91,7 @@ async def parse_logs(call: Call) -> ExitCode:
     seen: set[tuple[str, str]] = set()
     for path in files:
         with opened(path) as stream:
-            for item in parse(map(_line, stream), reader_for(call.text("engine"))):
+            for item in parse(saved_lines(stream), reader_for(call.text("engine"))):
                 if isinstance(item, Sample):
                     seen.add((item.engine, item.kind))
                     call.say(item.to_json(), sample_line(item))
@@ -101,17 +102,6 @@ async def parse_logs(call: Call) -> ExitCode:
     told = f"{end.lines} lines, {end.records} records, {end.skipped} lines skipped"
     call.say(end.to_json(), told if why is None else f"{told}\n{why}")
     return ExitCode.DONE
-
-
-def _line(raw: bytes) -> Line:
-    """A line of `journalctl -o json`, or of plain text."""
-    if raw.startswith(b"{") and b'"MESSAGE"' in raw:
-        from console.box.journal import parse_record  # brings in asyncssh, which plain text does without
-
-        record = parse_record(raw)
-        if record is not None:
-            return Line(record.message, record.time)
-    return Line(raw.decode("utf-8", errors="replace"))
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
