@@ -54,6 +54,7 @@ CANARY_S = 120.0
 RELEASE_S = 30.0
 STRAY_END_S = 5.0
 TELLS_WITHIN_S = 2.0  # from the lock to the first report
+SILENT_S = 10.0  # a manager that is itself being restarted answers again well within this
 CHECK_S = 300.0  # importing torch from a cold disk takes its time
 SECRET = re.compile(r"key|token(?!izer|s\b)|secret|passw", re.IGNORECASE)
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -201,7 +202,7 @@ def shown(words: list[str]) -> str:
     return " ".join(out)
 
 
-def process_report(pid: int, gpu: dict[int, int]) -> dict[str, Any]:
+def process_report(pid: int, gpu: dict[int, int], port: int | None = None) -> dict[str, Any]:
     try:
         resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -212,6 +213,7 @@ def process_report(pid: int, gpu: dict[int, int]) -> dict[str, Any]:
         "command": shown(command_of(pid)),
         "memory_bytes": resident,
         "gpu_bytes": gpu.get(pid, 0),
+        "port": port,
     }
 
 
@@ -219,6 +221,8 @@ def in_words(process: dict[str, Any]) -> str:
     held = f"{process['memory_bytes'] / 1e9:.1f} GB of memory"
     if process["gpu_bytes"]:
         held += f" and {process['gpu_bytes'] / 1e9:.1f} GB of GPU memory"
+    if process["port"] is not None:
+        held = f"port {process['port']} and {held}"
     return f"process {process['pid']} ({process['command'][:120] or 'no command line'}) holds {held}"
 
 
@@ -264,8 +268,17 @@ class Service:
             raise GateFailed(f"the service manager would not {verb}: {last_line(done.stderr) or done.returncode}")
 
     def state(self) -> dict[str, str]:
-        shown = self._run("state").stdout
-        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+        """The unit's properties. GateFailed for a manager that goes on not telling them: its silence is no state."""
+        deadline = time.monotonic() + SILENT_S
+        while True:
+            done = self._run("state")
+            found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+            if done.returncode == 0 and "ActiveState" in found:
+                return found
+            if time.monotonic() > deadline:
+                said = last_line(done.stderr) or f"exit status {done.returncode}"
+                raise GateFailed(f"the service manager does not tell the unit's state: {said}")
+            time.sleep(POLL_S)
 
     def stop(self) -> None:
         """Ask for a stop and see it through: nothing of the old run may hold memory or the port."""
@@ -580,12 +593,16 @@ class Transaction:
         main_pid = int(self.service.state().get("MainPID") or 0)
         own, gpu = members(main_pid, self.unit), gpu_bytes()
         ports = {self.request["old"]["port"], self.request["new"]["port"]}
-        found = {pid for port in ports for pid in listeners(port)}
+        found: dict[int, int | None] = {pid: port for port in sorted(ports) for pid in listeners(port)}
         for pid in all_processes():
             words = command_of(pid)
             if any(words[at : at + 2] == ["--config", str(self.settings)] for at in range(len(words))):
-                found.add(pid)
-        return [process_report(pid, gpu) for pid in sorted(found) if pid not in own and pid != os.getpid()]
+                found.setdefault(pid, None)
+        return [
+            process_report(pid, gpu, port)
+            for pid, port in sorted(found.items())
+            if pid not in own and pid != os.getpid()
+        ]
 
     def _recover(self) -> str:
         self.began -= max((phase["elapsed_s"] for phase in self.report["phases"]), default=0.0)
@@ -614,13 +631,16 @@ class Transaction:
         return f", by {last['who']} since {last['when']}{what}, now at: {step}; until {until} at the latest"
 
     def _change(self, base: str) -> str:
+        try:
+            was = self.service.state()
+        except GateFailed as silence:
+            return self._end("rejected", str(silence))
         self._adopt(base)
         number = 1 + max(int(path.stem) for path in self.generations.glob(f"*{self.suffix}"))
         self.report["generation"] = number
         staged = self.generations / f"{number:04d}{self.suffix}"
         write_atomically(self.base_file, base)
         write_atomically(staged, self.request["text"])
-        was = self.service.state()
         self.report["was_active"] = was.get("ActiveState") in ("active", "activating")
         choice = self.request.get("on_in_flight", "abort")
         self._audit(
@@ -636,7 +656,7 @@ class Transaction:
             self._clear_strays()
             if choice == "wait" and self.report["was_active"]:
                 self._drain()
-        except Refused as refusal:
+        except (Refused, GateFailed) as refusal:
             return self._end("rejected", str(refusal))
         try:
             self._switch(self.request["text"], self.request["old"])
@@ -914,7 +934,11 @@ def main() -> int:
         print(word)
         return 0 if word == args.verb else 3
     if args.verb == "strays":
-        print(json.dumps(Transaction(args.state, args.id).strays()))
+        try:
+            print(json.dumps(Transaction(args.state, args.id).strays()))
+        except GateFailed as silence:
+            print(silence, file=sys.stderr)
+            return 1
         return 0
     if args.detach:
         detach()

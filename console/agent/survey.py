@@ -225,6 +225,8 @@ def engines(on_gpu: list[dict[str, Any]]) -> list[dict[str, Any]]:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue  # it has ended
+        if b"--check-config" in words:
+            continue  # a settings change has its file read: it serves nobody and ends by itself
         if any(words[at : at + 3] == [b"-m", b"engine", b"serve"] for at in range(len(words))):
             pid = int(path.parts[2])
             held = {one["pid"]: one["gpu_bytes"] for one in on_gpu}.get(pid, 0)

@@ -55,6 +55,8 @@ class Stray:
     command: str
     memory_bytes: int
     gpu_bytes: int
+    port: int | None = None
+    """The engine's port, where it is this process that listens on it."""
 
 
 @dataclass(frozen=True)

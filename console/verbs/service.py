@@ -173,9 +173,10 @@ async def _choices(call: Call, host: Host, plan: ChangePlan) -> Choices:
 
 
 def stray_text(stray: Stray, style: Style) -> str:
-    """`in the way  process 4321 (python -m engine …) holds 3.2 GB`."""
+    """`in the way  process 4321 (python -m engine …) holds port 8765 and 3.2 GB`."""
+    port = f"port {stray.port} and " if stray.port is not None else ""
     gpu = f" and {stray.gpu_bytes / 1e9:.1f} GB of GPU memory" if stray.gpu_bytes else ""
-    text = f"process {stray.pid} ({printable(stray.command)}) holds {stray.memory_bytes / 1e9:.1f} GB{gpu}"
+    text = f"process {stray.pid} ({printable(stray.command)}) holds {port}{stray.memory_bytes / 1e9:.1f} GB{gpu}"
     return f"{style.doubtful('in the way')}  {text}"
 
 

@@ -70,9 +70,11 @@ def consequence(plan: ChangePlan, on_in_flight: InFlight = "abort") -> str:
 
 
 def stray_words(stray: Stray) -> str:
-    """`process 4321 (python -m engine serve) holds 3.2 GB`, for a process that is in the way."""
+    """`process 4321 (python -m engine serve) holds port 8765 and 3.2 GB`, for a process that is in the way."""
+    port = f"port {stray.port} and " if stray.port is not None else ""
     gpu = f" and {byte_size(stray.gpu_bytes)} of GPU memory" if stray.gpu_bytes else ""
-    return f"process {stray.pid} ({stray.command or 'no command line'}) holds {byte_size(stray.memory_bytes)}{gpu}"
+    holds = f"{port}{byte_size(stray.memory_bytes)}{gpu}"
+    return f"process {stray.pid} ({stray.command or 'no command line'}) holds {holds}"
 
 
 def draw_fault(text: str, width: int, glyphs: Glyphs) -> list[Content]:

@@ -71,6 +71,26 @@ def test_a_changed_base_is_refused_and_nothing_restarts(at: Installation) -> Non
     assert at.audit() == [("installed", 0), ("base_changed", None)]
 
 
+def test_a_manager_that_does_not_tell_the_state_is_asked_again_and_its_silence_is_never_taken_for_stopped(
+    at: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `systemctl show` fails while systemd executes itself anew, or the bus is not there."""
+    base, before = at.settings.read_text(), at.service()["InvocationID"]
+    fails = "echo Failed to connect to bus >&2; exit 1"
+    at.request("r1", at.text(page_size=64))
+    at.order("r1", "state", ["sh", "-c", fails])
+    monkeypatch.setattr(apply, "SILENT_S", 0.0)
+    assert apply.Transaction(at.state, "r1").run() == "rejected"
+    assert at.report("r1")["reason"] == "the service manager does not tell the unit's state: Failed to connect to bus"
+    assert (at.settings.read_text(), at.service()["InvocationID"]) == (base, before)
+    monkeypatch.undo()
+    hiccup = f'if [ -e "$0" ]; then exec "$@"; fi; : >"$0"; {fails}'
+    at.request("r2", at.text(page_size=64))
+    at.order("r2", "state", ["sh", "-c", hiccup, str(at.folder / "asked"), *at.verb("status")])
+    assert apply.Transaction(at.state, "r2").run() == "confirmed"
+    assert at.report("r2")["was_active"] is True
+
+
 def test_of_two_changes_at_once_one_is_busy_and_told_whose_the_other_is(at: Installation) -> None:
     at.request("r1", at.text(page_size=64), what="page_size 16 to 64, api_key_file")
     at.request("r2", at.text(page_size=128), who="bo@desk")

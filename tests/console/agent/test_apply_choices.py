@@ -114,6 +114,15 @@ def test_a_stray_engine_is_named_with_its_memory_and_stops_the_change(at: Instal
     assert at.service()["InvocationID"] == before
 
 
+def test_a_process_on_the_engines_port_is_named_with_the_port(at: Installation) -> None:
+    subprocess.run(at.verb("stop", "--wait", "10"), check=True, capture_output=True)
+    with socket.create_server(("127.0.0.1", at.port)):
+        at.request("r1", at.text(page_size=64))
+        assert at.run("r1") == 2
+    reason = at.report("r1")["reason"]
+    assert f"process {os.getpid()} (" in reason and f") holds port {at.port} and " in reason
+
+
 def test_a_stray_engine_is_ended_on_consent_to_that_very_process(at: Installation) -> None:
     with stray(at) as process:
         at.request("r1", at.text(page_size=64))
