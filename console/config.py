@@ -159,4 +159,5 @@ def _ssh_target(host: str, user: str | None, port: int | None, where: Places, de
         host_key_alias=settings.host_key_alias,
         jumps=tuple(jumps),
         proxy_command=settings.proxy_command,
+        connect_s=settings.connect_s,
     )

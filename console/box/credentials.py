@@ -37,6 +37,7 @@ class LoginClient(KeyWitness):
         self.lost: Exception | None = None
         self.deadline: asyncio.Timeout | None = None
         self.login_s = 0.0
+        self._connection: asyncssh.SSHClientConnection | None = None
         self._target = target
         self._credentials = credentials
         self._files = _sort_keys(target)
@@ -79,6 +80,14 @@ class LoginClient(KeyWitness):
         if not self._target.only_these_keys:
             names.append("the keys of the agent")
         return ", ".join(names) or "no key at all"
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
+
+    @property
+    def greeted(self) -> bool:
+        """Whether an SSH server has answered at all: its version is the first thing it says."""
+        return self._connection is not None and self._connection.get_extra_info("server_version") is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = exc

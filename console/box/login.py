@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +100,10 @@ async def _attempt(
         elif not target.proxy_command:
             sock = await _open_socket(target, timing)
             route |= {"sock": sock, "proxy_command": None}
-        async with asyncio.timeout(timing.login_s) as deadline:
+        async with (
+            asyncio.timeout(max(timing.login_s, target.connect_s or 0.0)) as deadline,
+            _first_word_within(target.connect_s, client, deadline),
+        ):
             client.deadline = deadline
             client.login_s = timing.login_s
             ssh = await asyncssh.connect(
@@ -132,27 +137,54 @@ async def _attempt(
             mend="check the user name, and that the key's public half is in authorized_keys there",
         ) from error
     except TimeoutError as error:
+        if not client.greeted:
+            limit_s = target.connect_s or timing.login_s
+            mend = _look_at_proxy(target) or "does sshd run there, on that port?"
+            raise LinkError(f"no SSH server answered within {limit_s:g} s", where=where, mend=mend) from error
         raise LinkError(
             f"no SSH login within {timing.login_s:g} s", where=where, mend="see the box's load and sshd's log"
         ) from error
     except asyncssh.ConfigParseError as error:
         raise SshConfigError(str(error), where="SSH config", mend="correct that line") from error
     except (asyncssh.Error, OSError, ValueError) as error:
-        mend = (
-            "see what the ProxyCommand of the SSH config says when it is run by hand" if target.proxy_command else None
-        )
-        raise LinkError(f"the SSH connection failed: {error}", where=where, mend=mend) from error
+        raise LinkError(f"the SSH connection failed: {error}", where=where, mend=_look_at_proxy(target)) from error
     finally:
         if sock is not None:
             sock.close()
+
+
+@contextlib.asynccontextmanager
+async def _first_word_within(
+    seconds: float | None, client: LoginClient, deadline: asyncio.Timeout
+) -> AsyncIterator[None]:
+    """End a login in which no SSH server says anything for so long, whatever way leads to it; None: no such limit."""
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        if not client.greeted:
+            deadline.reschedule(loop.time())
+
+    timer = loop.call_later(seconds, look) if seconds is not None else None
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _look_at_proxy(target: Target) -> str | None:
+    if not target.proxy_command:
+        return None
+    return "see what the ProxyCommand of the SSH config says when it is run by hand"
 
 
 async def _open_socket(target: Target, timing: Timing) -> socket.socket:
     """A TCP connection to the target's address, each of its IP addresses tried in turn."""
     loop = asyncio.get_running_loop()
     where = f"{target.name} ({target.address}:{target.port})"
+    limit_s = target.connect_s or timing.connect_s
     try:
-        async with asyncio.timeout(timing.connect_s):
+        async with asyncio.timeout(limit_s):
             found = await loop.getaddrinfo(target.address, target.port, type=socket.SOCK_STREAM)
             refusal: OSError | None = None
             for family, kind, protocol, _, address in found:
@@ -170,7 +202,7 @@ async def _open_socket(target: Target, timing: Timing) -> socket.socket:
             raise refusal or OSError("the name has no address")
     except TimeoutError as error:
         raise LinkError(
-            f"no answer within {timing.connect_s:g} s", where=where, mend="is the box up, and the network between?"
+            f"no answer within {limit_s:g} s", where=where, mend="is the box up, and the network between?"
         ) from error
     except (socket.gaierror, UnicodeError) as error:
         raise _unresolved(target, error) from error

@@ -32,6 +32,8 @@ class SshSettings:
     host_key_alias: str | None
     proxy_jump: tuple[str, ...]
     proxy_command: bool
+    connect_s: float | None
+    """ConnectTimeout, where the config sets one."""
 
 
 def read_settings(files: Sequence[Path], host: str, user: str | None, port: int | None) -> SshSettings:
@@ -67,6 +69,7 @@ def read_settings(files: Sequence[Path], host: str, user: str | None, port: int 
         proxy_jump=tuple(hop.strip() for hop in jump.split(",")) if jump else (),
         # OpenSSH takes whichever of the two stands first; with both, the jump is the safer reading.
         proxy_command=not jump and string("ProxyCommand") is not None,
+        connect_s=cast("int", config.get("ConnectTimeout", 0)) or None,
     )
 
 

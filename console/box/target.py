@@ -39,6 +39,9 @@ class Target:
     """Hosts to go through, first hop first; each one's host key is checked like the box's own."""
     proxy_command: bool = False
     """True: the SSH config names a ProxyCommand, so that no TCP connection is made from here."""
+    connect_s: float | None = None
+    """The SSH config's ConnectTimeout: for the TCP connection, and for the first word of an SSH server on whatever way
+    leads to it. None: the console's own limits."""
     listed: bool = True
     """The name stands in hosts.toml or in the SSH config (False: it was only typed)."""
     near: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from console.box.connection import connect
 from console.box.errors import BoxError, HostKeyUnknown, HostUnknown, KeyFileError, LinkError, LoginRefused
 from console.box.target import Target
 from console.box.timing import Timing
+from console.config import places, resolve
 
 
 async def refusal(target: Target, operator: Operator | None = None) -> BoxError:
@@ -221,6 +223,23 @@ async def test_a_proxy_command_is_used_and_the_host_key_is_checked_all_the_same(
     config.write_text(config.read_text() + "  HostKeyAlias 127.0.0.1\n")
     async with await connect(behind) as connection:
         assert (await connection.run(["echo", "there"])).stdout == b"there\n"
+
+
+@pytest.mark.parametrize("way", ["ProxyCommand", "TCP"])
+async def test_the_config_s_connect_timeout_ends_a_wait_for_an_ssh_server_that_says_nothing(
+    target: Target, tmp_path: Path, way: str
+) -> None:
+    config = tmp_path / "config"
+    proxy = "  ProxyCommand sleep 600\n" if way == "ProxyCommand" else ""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        config.write_text(f"Host behind\n  HostName 127.0.0.1\n  Port {port}\n  ConnectTimeout 1\n{proxy}")
+        behind = resolve("behind", replace(places(), hosts=tmp_path / "none", ssh_config=(config,)))
+        assert (behind.connect_s, behind.proxy_command) == (1, way == "ProxyCommand")
+        behind = replace(behind, identity_files=target.identity_files, only_these_keys=True)
+        with pytest.raises(LinkError, match="no SSH server answered within 1 s") as caught:
+            await connect(behind, timing=Timing(login_s=600.0))
+    assert ("the ProxyCommand of the SSH config" in str(caught.value)) == (way == "ProxyCommand")
 
 
 async def test_a_proxy_command_that_ends_is_named(target: Target, tmp_path: Path) -> None:
