@@ -16,9 +16,10 @@ from console.box import empty_log, journal
 from console.box.as_root import SudoRefused
 from console.box.connection import connect
 from console.box.empty_log import EmptyLog
-from console.box.errors import LinkError, NotAllowed
+from console.box.errors import HostUnknown, LinkError, LoginRefused, NotAllowed
 from console.box.prompts import Prompts
 from console.box.services import pick_manager
+from console.box.skipped_options import SkippedOption, skipped_options
 from console.box.target import Scope, Target
 from console.box.values import Record, ServiceState
 from console.config import places, resolve
@@ -53,7 +54,12 @@ async def open_host(
     """
     where = places()
     target = resolve(name, where)
-    connection = await connect(target, prompts, accept_host_key=accept_host_key)
+    try:
+        connection = await connect(target, prompts, accept_host_key=accept_host_key)
+    except (LinkError, HostUnknown, LoginRefused) as error:
+        slips = [f"{one.where}: no option {one.name}, {one.mend}" for one in _options_of(target) if one.misspelt]
+        error.mend = "; ".join([*([error.mend] if error.mend else []), *slips])
+        raise
     try:
         manager = await pick_manager(connection, scope or target.scope, target.unit)
         site = await find_site(connection, manager)
@@ -62,6 +68,10 @@ async def open_host(
         raise
     audit = partial(append, where.state / "audit.jsonl")
     return Host(target, site, read_only=read_only or target.read_only, audit=audit)
+
+
+def _options_of(target: Target) -> tuple[SkippedOption, ...]:
+    return skipped_options(target.ssh_config, target.ssh_name, target.user, target.port)
 
 
 class Host:

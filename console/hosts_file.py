@@ -29,6 +29,12 @@ from console.errors import UsageError
 
 COLOURS = ("red", "yellow", "green", "blue", "magenta", "cyan", "white", "grey")
 SCOPES = ("user", "system", "supervisor")
+VERBS = (
+    "attach", "cancel", "capacity", "check", "compare", "confirm", "demo", "doctor", "explain", "export", "history",
+    "install", "logs", "parse", "pin", "playbooks", "restart", "revert", "rollback", "run", "runs", "show", "start",
+    "status", "stop", "uninstall",
+)  # fmt: skip
+"""The words of `ddtree WORD` that never mean a host."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,11 @@ def read_hosts(path: Path) -> dict[str, HostEntry]:
             raise UsageError(
                 f"{_in_toml(name)} is no name for a host", where=where, mend="write a name such as [gpu-01]"
             )
+        if name in VERBS:
+            where = f"{path}, line {_line(text, name, '')}"
+            said = "the box of `ddtree demo`" if name == "demo" else f"`ddtree {name}` is a verb"
+            mend = f"call the host something else, for example [{name}-01]"
+            raise UsageError(f"{name} is no name for a host: {said}", where=where, mend=mend)
         hosts[name] = _entry(path, text, name, table)
     return hosts
 

@@ -1,7 +1,9 @@
-"""Options of the SSH config that hold for a host and that the console's SSH library passes over in silence."""
+"""Options of the SSH config that hold for a host and that the console's SSH library passes over in silence: those that it
+does not know, and those that nobody knows, since they are misspelt."""
 
 from __future__ import annotations
 
+import difflib
 import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncssh.config import ConfigParseError, SSHClientConfig
+from asyncssh.pattern import WildcardPatternList
 
 from console.box.ssh_config import unreadable
 
@@ -27,6 +30,11 @@ class SkippedOption:
     @property
     def matters(self) -> bool:
         return self.mend is not None
+
+    @property
+    def misspelt(self) -> bool:
+        """Nobody knows such an option, OpenSSH as little as the console."""
+        return self.name not in EFFECTS
 
 
 # Name -> (what is done instead, what to do about it where it matters).
@@ -69,12 +77,48 @@ EFFECTS: dict[str, tuple[str, str | None]] = {
 }
 
 
+# Every other option of OpenSSH's client (10.0) and of the Debian and Apple builds of it: nothing that the console does.
+HARMLESS = (
+    "ChannelTimeout", "ClearAllForwardings", "ConnectionAttempts", "EnableEscapeCommandline", "EscapeChar",
+    "ExitOnForwardFailure", "FingerprintHash", "ForkAfterAuthentication", "ForwardX11", "ForwardX11Timeout",
+    "GatewayPorts", "GSSAPIClientIdentity", "GSSAPIKexAlgorithms", "GSSAPIRenewalForcesRekey",
+    "GSSAPIServerIdentity", "GSSAPITrustDns", "HostbasedAcceptedAlgorithms", "IgnoreUnknown", "IPQoS",
+    "KbdInteractiveDevices", "LogLevel", "LogVerbose", "NoHostAuthenticationForLocalhost", "ObscureKeystrokeTiming",
+    "PermitLocalCommand", "PermitRemoteOpen", "RefuseConnection", "SessionType", "StdinNull", "StreamLocalBindMask",
+    "StreamLocalBindUnlink", "SyslogFacility", "Tunnel", "TunnelDevice", "UseKeychain", "VersionAddendum",
+    "VisualHostKey", "WarnWeakCrypto", "XAuthLocation",
+)  # fmt: skip
+# Those of old that it still takes, and that nobody means any more.
+OBSOLETE = (
+    "AFSTokenPassing", "Cipher", "CompressionLevel", "DSAAuthentication", "FallBackToRsh", "GlobalKnownHostsFile2",
+    "HostbasedKeyTypes", "IdentityFile2", "KeepAlive", "KerberosAuthentication", "KerberosTgtPassing", "Protocol",
+    "ProtocolKeepAlives", "RhostsAuthentication", "RhostsRSAAuthentication", "RSAAuthentication", "SetupTimeout",
+    "SkeyAuthentication", "SmartcardDevice", "TISAuthentication", "UseBlacklistedKeys", "UsePrivilegedPort",
+    "UseRoaming", "UseRsh", "UserKnownHostsFile2",
+)  # fmt: skip
+
+
+class _Handlers(dict[str, Any]):
+    """What is done with each option, by its name in small letters; one that nobody knows is noted as well."""
+
+    def __missing__(self, option: str) -> Any:
+        return option, _NotingConfig.note_unknown
+
+
+class _Blocks(set[str]):
+    """Options that are read in blocks of other hosts, too: as OpenSSH, which refuses a whole file for one unknown name."""
+
+    def __contains__(self, option: object) -> bool:
+        return super().__contains__(option) or option not in _NotingConfig._handlers
+
+
 class _NotingConfig(SSHClientConfig):
     """The library's own reader, Host, Match and Include and all, that notes what it would pass over."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.noted: dict[str, SkippedOption] = {}
+        self._ignored: WildcardPatternList | None = None
 
     def note(self, option: str, args: list[str]) -> None:
         effect, mend = EFFECTS[option]
@@ -82,11 +126,37 @@ class _NotingConfig(SSHClientConfig):
         self.noted.setdefault(option, found)  # the first one holds, as everywhere in these files
         args.clear()
 
+    def pass_over(self, option: str, args: list[str]) -> None:
+        args.clear()
 
-_NotingConfig._handlers = {
-    **SSHClientConfig._handlers,
-    **{name.lower(): (name, _NotingConfig.note) for name in EFFECTS},
-}
+    def ignore_unknown(self, option: str, args: list[str]) -> None:
+        if self._ignored is None:
+            self._ignored = WildcardPatternList(args[0].lower())
+        args.clear()
+
+    def note_unknown(self, option: str, args: list[str]) -> None:
+        if self._ignored is None or not self._ignored.matches(option):  # it holds for lines below its own
+            where = f"{self._path} line {self._line_no}"
+            found = SkippedOption(option, " ".join(args), where, "there is no such option", _mend_unknown(option))
+            self.noted.setdefault(where, found)
+        args.clear()
+
+
+def _mend_unknown(option: str) -> str:
+    names = {name.lower(): name for name, _ in _NotingConfig._handlers.values() if name not in OBSOLETE}
+    near = difflib.get_close_matches(option, names, n=1)
+    return f"did you mean {names[near[0]]}?" if near else "take the line out, or name the option in IgnoreUnknown"
+
+
+_NotingConfig._conditionals = _Blocks(SSHClientConfig._conditionals)
+_NotingConfig._handlers = _Handlers(
+    {
+        **{name.lower(): (name, _NotingConfig.pass_over) for name in (*HARMLESS, *OBSOLETE)},
+        **SSHClientConfig._handlers,
+        **{name.lower(): (name, _NotingConfig.note) for name in EFFECTS},
+        "ignoreunknown": ("IgnoreUnknown", _NotingConfig.ignore_unknown),
+    }
+)
 
 
 def skipped_options(files: Sequence[Path], host: str, user: str | None, port: int | None) -> tuple[SkippedOption, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.box.errors import BoxError
+from console import hosts_file
+from console.actions import VERBS
+from console.box.errors import BoxError, LinkError
 from console.config import Places, host_names, places, resolve, split_host
 from console.demo_file import DemoBox, read_demo, remove_demo, write_demo
 from console.errors import UsageError
+from console.host import open_host
 
 
 @pytest.fixture
@@ -262,3 +267,32 @@ def test_no_name_raises_anything_but_a_usage_error(name: str) -> None:
     except UsageError:
         return
     assert host and not host.startswith("-") and (port is None or 1 <= port <= 65535)
+
+
+def test_the_words_kept_from_hosts_are_the_verbs() -> None:
+    assert sorted(hosts_file.VERBS) == sorted(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("status", "`ddtree status` is a verb"), ("demo", "the box of `ddtree demo`")]
+)
+def test_a_host_named_like_a_verb_is_refused_with_its_line(where: Places, name: str, said: str) -> None:
+    write(where.hosts, f"[gpu-01]\n\n[{name}]\nport = 23\n")
+    with pytest.raises(UsageError) as caught:
+        host_names(where)
+    mend = f"call the host something else, for example [{name}-01]"
+    assert str(caught.value) == f"{where.hosts}, line 3: {name} is no name for a host: {said}; {mend}"
+
+
+def test_a_misspelt_option_is_named_when_the_host_cannot_be_reached(
+    where: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        port = nobody_listens.getsockname()[1]
+        write(where.ssh_config[0], f"Host gpu-01\n  Hostname 127.0.0.1\n  Port {port}\n  UserName ops\n")
+        monkeypatch.setattr("console.host.places", lambda: where)
+        with pytest.raises(
+            LinkError, match=r"on that port\?; \S+/config line 4: no option username, did you mean User\?"
+        ):
+            asyncio.run(open_host("gpu-01"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from console.box.errors import SshConfigError
-from console.box.skipped_options import EFFECTS, skipped_options
+from console.box.skipped_options import EFFECTS, HARMLESS, OBSOLETE, skipped_options
 from console.box.ssh_config import read_settings
 
 CONFIG = """\
@@ -82,3 +82,35 @@ def test_the_way_to_a_host_is_the_one_that_ssh_itself_would_take(config: Path) -
     ours = read_settings([config], "gpu-01", None, None)
     assert (ours.address, str(ours.port), ours.user) == (theirs["hostname"], theirs["port"], theirs["user"])
     assert ",".join(ours.proxy_jump) == theirs["proxyjump"]
+
+
+def test_a_misspelt_option_is_named_with_the_nearest_right_one_whichever_host_it_stands_under(tmp_path: Path) -> None:
+    """OpenSSH refuses the whole file for it, so that it concerns every host."""
+    file = tmp_path / "config"
+    file.write_text("Host gpu-01\n  Prot 2222\n  VisualHostKey yes\nHost other\n  identity_file ~/.ssh/key\n  Zzz 1\n")
+    found = skipped_options([file], "gpu-01", None, None)
+    assert [(option.name, option.value, option.where, option.mend) for option in found] == [
+        ("prot", "2222", f"{file} line 2", "did you mean Port?"),
+        ("identity_file", "~/.ssh/key", f"{file} line 5", "did you mean IdentityFile?"),
+        ("zzz", "1", f"{file} line 6", "take the line out, or name the option in IgnoreUnknown"),
+    ]
+
+
+def test_ignore_unknown_holds_for_the_lines_below_it_where_its_block_does(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    lines = "Usr x\nHost other\nIgnoreUnknown zz*\nHost gpu-01\nIgnoreUnknown us?,!user,Prot*\nHost *\nUsr x\nProto 2\nZz 1\n"
+    file.write_text(lines)
+    named = [(option.name, option.where) for option in skipped_options([file], "gpu-01", None, None)]
+    assert named == [("usr", f"{file} line 1"), ("zz", f"{file} line 9")]
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh to compare with")
+def test_no_option_that_openssh_has_is_called_misspelt(tmp_path: Path) -> None:
+    shown = subprocess.run(["ssh", "-F", "none", "-G", "gpu-01"], capture_output=True, text=True, check=True).stdout
+    names = {line.partition(" ")[0] for line in shown.splitlines()} - {"host"}
+    assert len(names) > 50
+    file = tmp_path / "config"
+    file.write_text(
+        "Host nobody\n" + "".join(f"  {name} yes\n" for name in (*names, *EFFECTS, *HARMLESS, *OBSOLETE, "usr"))
+    )
+    assert [option.name for option in skipped_options([file], "gpu-01", None, None)] == ["usr"]
