@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 from fake_service import install_the_fake, request_for
 from link_proxy import LinkProxy, eventually
 
@@ -141,7 +141,7 @@ def small_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def served(box: Box, ops: Connection, small_release: None) -> AsyncIterator[ServiceManager]:
-    manager = await install_the_fake(box, ops, 18841)
+    manager = await install_the_fake(box, ops, free_port())
     yield manager
     async for _ in uninstall(ops, manager):
         pass
@@ -156,7 +156,7 @@ async def test_looking(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layout = served.layout
-    seen = await survey(ops, "--python", layout.python, "--port", "18841")
+    seen = await survey(ops, "--python", layout.python, "--port", str(free_port()))
 
     async def quick_survey(connection: Connection, *arguments: str) -> dict[str, Any]:
         """One command that takes no time, and what the real one found."""
@@ -309,9 +309,10 @@ async def test_install_and_uninstall(
 ) -> None:
     layout = layout_for("user", ops.home, DEFAULT_UNIT)
     direct = manager_for(ops, layout)
+    port = free_port()
 
     async def put(connection: Connection) -> None:
-        async for _ in install(connection, manager_for(connection, layout), request_for(box, 18841)):
+        async for _ in install(connection, manager_for(connection, layout), request_for(box, port)):
             pass
 
     async def take(connection: Connection) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 
 from console.box.connection import Connection
 from console.box.journal import read_journal
@@ -81,7 +81,7 @@ async def argv_of(site: Site) -> list[str]:
 async def test_sglang_takes_a_change_gives_back_a_bad_one_and_refuses_what_is_known_not_to_work(
     box: Box, ops: Connection
 ) -> None:
-    async with serving(box, ops, "sglang.launch_server", "--model-path hub/model --port 18831") as site:
+    async with serving(box, ops, "sglang.launch_server", f"--model-path hub/model --port {free_port()}") as site:
         assert (site.deployment.kind, site.settings) == ("sglang", f"{ops.home}/engines/sglang.env")
         before = (await ops.read(site.settings)).decode()
         first = await end_of(site, {"context_length": "32,768", "page_size": "16"})
@@ -125,7 +125,7 @@ async def test_sglang_takes_a_change_gives_back_a_bad_one_and_refuses_what_is_kn
 
 
 async def test_vllms_json_argument_reaches_it_through_systemd_as_one_word(box: Box, ops: Connection) -> None:
-    async with serving(box, ops, "vllm", "hub/model --port 18832 --max-model-len 4096") as site:
+    async with serving(box, ops, "vllm", f"hub/model --port {free_port()} --max-model-len 4096") as site:
         assert site.deployment.kind == "vllm"
         outcome = await end_of(
             site, {"mode": "dflash", "drafter": "hub/a drafter", "block_size": "16", "page_size": "32"}
@@ -143,7 +143,7 @@ async def test_vllms_json_argument_reaches_it_through_systemd_as_one_word(box: B
 
 async def test_a_foreign_units_lines_are_found_without_a_name_of_their_own(box: Box, ops: Connection) -> None:
     async with serving(
-        box, ops, "sglang.launch_server", "--model-path m --port 18833 --context-length 999999999"
+        box, ops, "sglang.launch_server", f"--model-path m --port {free_port()} --context-length 999999999"
     ) as site:
         await site.manager.wait(lambda now: now.state in ("failed", "restarting", "start-limit-hit"), 20)
         said = [record.message for record in await read_journal(ops, site.manager.journal_source())]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 
 from console.actions import VERBS
 from console.analysis.run_verdict import exit_code_of
@@ -26,9 +26,9 @@ from engine.fetch_model import default_model_folder
 
 MODEL = default_model_folder()
 DRAFTER = Path("engine/drafters/smollm2-135m-instruct")
-PORT, CONTEXT, BUDGET = 18871, 640, 16
+CONTEXT, BUDGET = 640, 16
 SETTINGS = {
-    "port": str(PORT), "context_length": str(CONTEXT), "tree_budget": str(BUDGET), "lookup": "off", "prefix_cache": "false",
+    "context_length": str(CONTEXT), "tree_budget": str(BUDGET), "lookup": "off", "prefix_cache": "false",
     "interval_s": "0.5", "max_running_requests": "2",
 }  # fmt: skip
 ONE_THREAD = "/etc/systemd/system/ddtree-engine.service.d/threads.conf"
@@ -104,7 +104,7 @@ def operator(box: Box, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ope
         "python": str(box.python),
         "scope": "system",
     }
-    status, said = found.ddtree("install", host="box", set=SETTINGS, **install)
+    status, said = found.ddtree("install", host="box", set={**SETTINGS, "port": str(free_port())}, **install)
     assert status is ExitCode.DONE, said
     box.run(["mkdir", "-p", ONE_THREAD.rpartition("/")[0]])
     box.run(["tee", ONE_THREAD], input=b"[Service]\nEnvironment=OMP_NUM_THREADS=1\n")

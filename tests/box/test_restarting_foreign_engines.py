@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 from test_foreign_engines import serving
 
 from console.box.connection import Connection
@@ -24,9 +24,8 @@ from console.experiments.store import Store
 pytestmark = pytest.mark.box
 
 ENGINE = Path("tests/box/measured_stand_in.py")
-PORT = 18841
 ARGUMENTS = (
-    f"--model-path hub/model --port {PORT} --speculative-algorithm DDTREE --speculative-draft-model-path hub/drafter "
+    "--model-path hub/model --port {port} --speculative-algorithm DDTREE --speculative-draft-model-path hub/drafter "
     "--speculative-ddtree-budget 64 --attention-backend triton --disable-overlap-schedule"
 )
 SMALL = {"tokens": 41, "short": 48, "long": 0, "reps": 2}
@@ -38,7 +37,8 @@ async def ended(
     """A run's result, its samples and all its events; the settings file is the old one again."""
     before = await read_base(site)
     with Store(folder) as store:
-        under_test = EngineUnderTest(port=PORT, unit=site.manager.unit, kind="sglang", max_context=4096)
+        port = site.deployment.endpoint(before).port
+        under_test = EngineUnderTest(port=port, unit=site.manager.unit, kind="sglang", max_context=4096)
         restarts = partial(restart_kit, site, "ana@laptop")
         bench = Bench(site.connection, "box", under_test, store, str(box.python), restarts=restarts)
         chosen = next(one for one in catalogue() if one.id == playbook)
@@ -50,7 +50,7 @@ async def ended(
 async def test_budgets_are_swept_by_restarts_and_the_best_one_can_be_applied(
     box: Box, ops: Connection, tmp_path: Path
 ) -> None:
-    async with serving(box, ops, "sglang.launch_server", ARGUMENTS, ENGINE) as site:
+    async with serving(box, ops, "sglang.launch_server", ARGUMENTS.format(port=free_port()), ENGINE) as site:
         result, rows, told = await ended(box, site, tmp_path, "budget_sweep", budgets=[4, 16, 128], **SMALL)
         assert result["status"] == "done", result["message"]
         pace = {row["arm"]: row["N"] / row["steps"] for row in rows}
@@ -70,7 +70,7 @@ async def test_budgets_are_swept_by_restarts_and_the_best_one_can_be_applied(
 async def test_answers_are_held_against_those_of_a_start_without_speculation(
     box: Box, ops: Connection, tmp_path: Path
 ) -> None:
-    async with serving(box, ops, "sglang.launch_server", ARGUMENTS, ENGINE) as site:
+    async with serving(box, ops, "sglang.launch_server", ARGUMENTS.format(port=free_port()), ENGINE) as site:
         result, rows, told = await ended(box, site, tmp_path, "lossless", prompts=4, tokens=31, long=96)
         assert result["status"] == "done", result["message"]
         assert result["verdict"]["class"] == "lossless", result["verdict"]["headline"]
@@ -83,7 +83,7 @@ async def test_answers_are_held_against_those_of_a_start_without_speculation(
 async def test_a_page_size_that_the_engine_is_known_to_fail_with_touches_nothing(
     box: Box, ops: Connection, tmp_path: Path
 ) -> None:
-    async with serving(box, ops, "sglang.launch_server", ARGUMENTS, ENGINE) as site:
+    async with serving(box, ops, "sglang.launch_server", ARGUMENTS.format(port=free_port()), ENGINE) as site:
         was = await site.manager.state()
         result, rows, _ = await ended(box, site, tmp_path, "page_size_ab", page_size=64, blocks=1)
         assert (result["status"], result["exit"], rows) == ("missing", 4, [])
@@ -94,7 +94,7 @@ async def test_a_page_size_that_the_engine_is_known_to_fail_with_touches_nothing
 async def test_a_parser_that_gathers_the_stream_is_seen_and_the_steps_stay_as_they_are(
     box: Box, ops: Connection, tmp_path: Path
 ) -> None:
-    async with serving(box, ops, "sglang.launch_server", ARGUMENTS, ENGINE) as site:
+    async with serving(box, ops, "sglang.launch_server", ARGUMENTS.format(port=free_port()), ENGINE) as site:
         asked = {"value": "qwen3", "blocks": 1, "requests": 2, "tokens": 61, "prompt": 48}
         result, rows, _ = await ended(box, site, tmp_path, "parser_ab", **asked)
         assert result["status"] == "done", result["message"]

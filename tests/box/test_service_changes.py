@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 from fake_service import install_the_fake
 from link_proxy import LinkProxy, eventually
 
@@ -60,7 +60,7 @@ class Served:
 
 @pytest.fixture
 async def served(box: Box, ops: Connection) -> AsyncIterator[Served]:
-    manager = await install_the_fake(box, ops, 18811)
+    manager = await install_the_fake(box, ops, free_port())
     try:
         yield Served(box, manager, Site(ops, manager, limits=LIMITS))
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from box_machine import Box
+from box_machine import Box, free_port
 
 from console.box.check import Check
 from console.box.connection import Connection
@@ -106,9 +106,9 @@ def the_unit_is_sandboxed(box: Box) -> None:
     assert DEFAULT_UNIT not in checked.stderr.decode()
 
 
-async def the_whole_life(box: Box, connection: Connection, scope: Scope, port: int) -> None:
+async def the_whole_life(box: Box, connection: Connection, scope: Scope) -> None:
     """From an empty box to an empty box. Each start of the real engine costs seconds, so that one life tells it all."""
-    before = files_in(box)
+    before, port = files_in(box), free_port()
     manager = await pick_manager(connection, None, DEFAULT_UNIT)
     assert manager.scope == scope
     assert (await manager.state()).state == "not-installed"
@@ -179,11 +179,11 @@ async def the_whole_life(box: Box, connection: Connection, scope: Scope, port: i
 
 
 async def test_a_user_unit_lives_from_install_to_uninstall(box: Box, ops: Connection) -> None:
-    await the_whole_life(box, ops, "user", 18801)
+    await the_whole_life(box, ops, "user")
 
 
 async def test_a_system_unit_lives_from_install_to_uninstall(box: Box, root: Connection) -> None:
-    await the_whole_life(box, root, "system", 18802)
+    await the_whole_life(box, root, "system")
 
 
 async def test_an_interrupted_install_leaves_the_old_release_and_is_taken_up_again(
@@ -192,10 +192,10 @@ async def test_an_interrupted_install_leaves_the_old_release_and_is_taken_up_aga
     before = files_in(box)
     manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
     releases, current = manager.layout.releases, manager.layout.current
-    await installed(ops, manager, request_for(box, 18804))
+    await installed(ops, manager, request_for(box, free_port()))
     old = box.run(["readlink", current]).stdout
     monkeypatch.setattr("console.box.install.version", lambda: "9.9.9")
-    steps = install(ops, manager, request_for(box, 18804))
+    steps = install(ops, manager, request_for(box, free_port()))
     async for step in steps:
         if step.step == "release":
             break
@@ -203,7 +203,7 @@ async def test_an_interrupted_install_leaves_the_old_release_and_is_taken_up_aga
     assert box.run(["readlink", current]).stdout == old
     torn = next(name for name in box.run(["ls", releases]).stdout.decode().split() if name.startswith("9.9.9"))
     box.run(["rm", f"{releases}/{torn}/release.json"])  # as if it had been cut off before its end
-    again = await installed(ops, manager, request_for(box, 18804))
+    again = await installed(ops, manager, request_for(box, free_port()))
     assert again["release"].changed and again["current"].changed and not again["settings"].changed
     assert box.run(["readlink", current]).stdout.decode() == f"releases/{torn}\n"
     assert [step.step async for step in uninstall(ops, manager)] == ["unit", "files"]
@@ -215,7 +215,7 @@ async def test_without_linger_a_user_install_is_refused_with_the_exact_command(b
     box.run(["mv", "/var/lib/systemd/linger/ops", "/run/linger-ops"])
     try:
         with pytest.raises(InstallError, match="loginctl enable-linger ops") as caught:
-            await installed(ops, manager, request_for(box, 18805))
+            await installed(ops, manager, request_for(box, free_port()))
     finally:
         box.run(["mv", "/run/linger-ops", "/var/lib/systemd/linger/ops"])
     assert caught.value.exit_code is ExitCode.PRECONDITION
@@ -224,7 +224,7 @@ async def test_without_linger_a_user_install_is_refused_with_the_exact_command(b
 async def test_a_system_install_needs_root(box: Box, ops: Connection) -> None:
     manager = manager_for(ops, layout_for("system", ops.home, DEFAULT_UNIT))
     with pytest.raises(InstallError, match="ops is not root"):
-        await installed(ops, manager, request_for(box, 18805))
+        await installed(ops, manager, request_for(box, free_port()))
 
 
 async def test_a_system_unit_over_a_temporary_folder_is_refused(box: Box, root: Connection) -> None:
@@ -232,14 +232,14 @@ async def test_a_system_unit_over_a_temporary_folder_is_refused(box: Box, root: 
     box.run(["cp", str(box.checkout / TINY / "target" / "config.json"), "/tmp/model/"])
     manager = manager_for(root, layout_for("system", root.home, DEFAULT_UNIT))
     with pytest.raises(UsageError, match=r"^/tmp/model: lies in a temporary folder"):
-        await installed(root, manager, request_for(box, 18809, model="/tmp/model"))
+        await installed(root, manager, request_for(box, free_port(), model="/tmp/model"))
 
 
 async def test_a_folder_that_is_no_model_is_refused_before_anything_is_written(box: Box, ops: Connection) -> None:
     before = files_in(box)
     manager = manager_for(ops, layout_for("user", ops.home, DEFAULT_UNIT))
     with pytest.raises(UsageError, match=r"^/usr: holds no config\.json"):
-        await installed(ops, manager, request_for(box, 18805, model="/usr"))
+        await installed(ops, manager, request_for(box, free_port(), model="/usr"))
     assert files_in(box) == before
 
 
@@ -255,7 +255,7 @@ async def test_missing_packages_and_no_index_are_named_in_one_line(box: Box, ops
     box.run(["tee", "/etc/pip.conf"], input=b"[global]\nno-index = true\n")
     try:
         with pytest.raises(InstallError) as caught:
-            await installed(ops, manager, request_for(box, 18806, python=python))
+            await installed(ops, manager, request_for(box, free_port(), python=python))
     finally:
         box.run(["rm", "-rf", "/etc/pip.conf", bare])
     said = str(caught.value)
