@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from math import isfinite
 from typing import Any, Literal
 
@@ -238,3 +239,19 @@ def check_together(values: Mapping[str, Value]) -> None:
         raise UsageError(
             f"{values['mode']} needs a drafter", where="mode", mend="set drafter to its folder, or mode=off"
         )
+    if not values["api_key_file"] and not _only_this_machine(str(values["host"])):
+        raise UsageError(
+            f"{values['host']} is open to other machines, and no key is set",
+            where="host",
+            mend="set api_key_file to a file with a key, or host=127.0.0.1",
+        )
+
+
+def _only_this_machine(host: str) -> bool:
+    """Whether nobody else can reach that address: the engine's own rule (engine/server/auth.py)."""
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

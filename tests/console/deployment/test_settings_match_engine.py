@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from typing import get_type_hints
 
 import pytest
 
-from console.deployment.settings import SETTINGS, Setting
-from console.deployment.settings_file import first_settings
+from console.deployment.settings import SETTINGS, Setting, check_together
+from console.deployment.settings_file import complete, first_settings
+from console.errors import UsageError
 from engine.config import EngineConfig, config_from_toml, leaf_settings
 from engine.errors import EngineError
+from engine.server.auth import require_key_off_loopback
 
 
 def test_both_sides_know_the_same_tables_keys_and_defaults() -> None:
@@ -44,3 +47,22 @@ def test_what_the_console_marks_as_not_there_yet_the_engine_refuses(setting: Set
 def test_the_first_settings_file_is_one_the_engine_reads() -> None:
     config = config_from_toml(first_settings({"path": "/m", "drafter": "/d", "page_size": 7}))
     assert leaf_settings(config)["page_size"] == 7
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.8.8.8", "::1", "localhost", "unix:/run/e.sock", "0.0.0.0", "::", "10.0.0.7", "gpu-01", ""],
+)
+def test_an_address_that_needs_a_key_is_refused_by_the_plan_as_by_the_engine(host: str) -> None:
+    def refuses(check: Callable[[], None], error: type[Exception]) -> bool:
+        try:
+            check()
+        except error as said:
+            assert "is open to other machines, and no key is set" in str(said)
+            return True
+        return False
+
+    values = {**complete('[model]\npath = "/m"\n'), "host": host}
+    here = refuses(lambda: check_together(values), UsageError)
+    assert here == refuses(lambda: require_key_off_loopback(host, None), EngineError)
+    check_together({**values, "api_key_file": "/etc/ddtree/key"})
