@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 def duration(seconds: float) -> str:
     """A span in its two largest units: `42 s`, `3m20s`, `2h05m`, `2d03h`."""
-    whole = max(0, int(seconds))
+    whole = max(0, int(seconds + 0.001))  # the difference of two clock readings may fall a hair short of a whole second
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

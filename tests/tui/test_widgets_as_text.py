@@ -296,6 +296,8 @@ def test_no_key_of_a_screen_is_given_twice() -> None:
 
 def test_durations_and_sizes_carry_their_units() -> None:
     assert [duration(s) for s in (0, 42, 200, 7500, 183_600)] == ["0 s", "42 s", "3m20s", "2h05m", "2d03h"]
+    now = 2018.6122479358758
+    assert now + 120.0 - now < 120.0 and duration(now + 120.0 - now) == "2m00s"  # as two clock readings differ
     assert [byte_size(n) for n in (512, 70_272, 14_054_400_000, None)] == ["512 B", "70.3 kB", "14.1 GB", "?"]
 
 
