@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-BYTES_OF_DTYPE = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "float8_e4m3": 1, "float8_e5m2": 1, "auto": 2}
+from console.analysis.kv_bytes import ELEMENT_BYTES, kv_width, text_config
+from console.analysis.kv_layers import kv_layers
+from console.errors import UsageError
+
+BYTES_OF_DTYPE = {**ELEMENT_BYTES, "auto": 2}
 
 
 @dataclass(frozen=True)
@@ -27,27 +31,16 @@ class Roofline:
 def kv_bytes_per_token(
     model_config: Mapping[str, Any], *, dtype: str = "bfloat16", tensor_parallel: int = 1
 ) -> int | None:
-    """Bytes of cache per context token *on one GPU* for a Hugging Face config; None if the config does not say.
+    """Bytes of cache read per context token *on one GPU* for a Hugging Face config; None if the config does not say.
 
-    Multi-head latent attention caches kv_lora_rank + qk_rope_head_dim values a layer and is replicated under
-    tensor parallelism; grouped-query attention caches 2 x kv_heads x head_dim, split by head.
+    A window's layers read no more for a longer context, so the others count alone.
     """
-    config = model_config.get("text_config") or model_config
-    layers = config.get("num_hidden_layers")
-    width = BYTES_OF_DTYPE.get(dtype, 2)
-    if not isinstance(layers, int):
+    try:
+        text = text_config(model_config)
+        layers, width = kv_layers(text), kv_width(text)
+    except UsageError:
         return None
-    if config.get("kv_lora_rank"):
-        return layers * (int(config["kv_lora_rank"]) + int(config.get("qk_rope_head_dim", 64))) * width
-    heads = config.get("num_attention_heads")
-    kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or (
-        config["hidden_size"] // heads if config.get("hidden_size") and heads else None
-    )
-    if not kv_heads or not head_dim:
-        return None
-    per_gpu = max(int(kv_heads) // max(tensor_parallel, 1), 1)
-    return int(layers) * 2 * per_gpu * int(head_dim) * width
+    return layers.every * width.elements(max(tensor_parallel, 1)) * BYTES_OF_DTYPE.get(dtype, 2) or None
 
 
 def context_roofline(

@@ -10,68 +10,74 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from console.analysis.kv_bytes import ELEMENT_BYTES, KvWidth, dtype_of, kv_width, notes_on, text_config
+from console.analysis.kv_layers import LARGEST, WHERE, KvLayers, kv_layers, whole
 from console.errors import UsageError
-
-ELEMENT_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "float8_e4m3fn": 1}
 
 
 @dataclass(frozen=True)
 class KvShape:
-    """What one token leaves in the KV cache.
-
-    Grouped-query attention keeps a key and a value of `kv_heads * head_dim` in each layer; multi-head latent attention
-    (`latent_dim` set: `kv_lora_rank + qk_rope_head_dim`) keeps one vector that all heads share.
-    """
+    """What one token leaves in the KV cache (see console.analysis.kv_bytes), and how far the model's positions reach."""
 
     architecture: str
-    layers: int
-    kv_heads: int
-    head_dim: int
+    layers: KvLayers
+    width: KvWidth
     max_position_embeddings: int  # tokens the model's config supports, RoPE scaling included
     dtype: str  # of the weights, as the config names it
-    latent_dim: int | None = None
+    dtype_known: bool = True
+    """Whether the config names the type of its weights."""
     stated_positions: int | None = None
     """What the config itself states, where its RoPE scaling names an original length and reaches further than that."""
 
     def bytes_per_token(self, element_bytes: int, tensor_parallel: int = 1) -> int:
-        """KV bytes one token takes on one device.
+        """KV bytes one token takes on one device, in all layers that keep one."""
+        layers = self.layers.every + self.layers.windowed
+        return layers * self.width.elements(tensor_parallel) * element_bytes
 
-        Heads are split over the devices, and repeated where there are fewer heads than devices; a latent vector is
-        the same for every head, so each device holds all of it.
-        """
-        if self.latent_dim is not None:
-            return self.layers * self.latent_dim * element_bytes
-        return 2 * self.layers * ceil(self.kv_heads / tensor_parallel) * self.head_dim * element_bytes
+    def notes(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[str, ...]:
+        """What has to be known beside the bytes."""
+        unnamed = () if self.dtype_known else (f"the config names no dtype: counted as {self.dtype}",)
+        return (*unnamed, *notes_on(self.layers, self.width, element_bytes, tensor_parallel))
 
 
-def kv_shape(config: Mapping[str, Any]) -> KvShape:
+def kv_shape(config: Any) -> KvShape:
     """The KV shape of a model's `config.json`, in old (`rope_scaling`) or new (`rope_parameters`) form, or nested in
-    `text_config`; a missing key is a `UsageError` that names it."""
-    text = config.get("text_config", config)
-    architectures = config.get("architectures") or text.get("architectures") or ["unknown"]
-    heads = _whole(text, "num_attention_heads")
-    latent = None
-    if text.get("kv_lora_rank") is not None:
-        latent = _whole(text, "kv_lora_rank") + _whole(text, "qk_rope_head_dim")
+    `text_config`; a key that is missing or not known is a `UsageError` that names it."""
+    text = text_config(config)
+    architectures = config.get("architectures") or text.get("architectures") or "unknown"
+    dtype = dtype_of(config, text)
+    layers, width = kv_layers(text), kv_width(text)
     return KvShape(
-        architecture=str(architectures[0]),
-        layers=_whole(text, "num_hidden_layers"),
-        kv_heads=int(text.get("num_key_value_heads") or heads),
-        head_dim=int(text.get("head_dim") or _whole(text, "hidden_size") // heads),
+        architecture=str(architectures[0] if isinstance(architectures, list) else architectures),
+        layers=layers,
+        width=width,
         max_position_embeddings=_longest_context(text),
-        dtype=str(text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or "bfloat16"),
-        latent_dim=latent,
+        dtype=dtype or "bfloat16",
+        dtype_known=dtype is not None,
         stated_positions=_stated_positions(text),
     )
+
+
+def _rope(text: Mapping[str, Any]) -> tuple[str | None, float | None, float | None]:
+    """(kind, factor, original length) of the RoPE scaling, each None where it is not told."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if not isinstance(rope, Mapping):
+        raise UsageError(f"rope_scaling must be an object, not {rope!r}", where=WHERE)
+    figures = []
+    for key in ("factor", "original_max_position_embeddings"):
+        value = rope.get(key)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LARGEST
+        if value is not None and not good:
+            raise UsageError(f"{key} of the RoPE scaling is {value!r}, no number above 0", where=WHERE)
+        figures.append(value)
+    return rope.get("rope_type", rope.get("type")), figures[0], figures[1]
 
 
 def _longest_context(text: Mapping[str, Any]) -> int:
     """Tokens the positions reach. A scaled RoPE that names its original length reaches factor times that length, or
     what the config states where that is more (configs differ in whether they state the length before or after)."""
-    stated = _whole(text, "max_position_embeddings")
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    original, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
-    kind = rope.get("rope_type", rope.get("type"))
+    stated = whole(text, "max_position_embeddings")
+    kind, factor, original = _rope(text)
     if kind == "yarn" and factor:
         return max(stated, int((original or stated) * factor)) if original else int(stated * factor)
     return stated
@@ -79,9 +85,8 @@ def _longest_context(text: Mapping[str, Any]) -> int:
 
 def _stated_positions(text: Mapping[str, Any]) -> int | None:
     """See KvShape.stated_positions."""
-    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    stated = _whole(text, "max_position_embeddings")
-    return stated if rope.get("original_max_position_embeddings") and _longest_context(text) > stated else None
+    stated = whole(text, "max_position_embeddings")
+    return stated if _rope(text)[2] and _longest_context(text) > stated else None
 
 
 def stretched(shape: KvShape, scaling: str) -> KvShape:
@@ -96,13 +101,6 @@ def stretched(shape: KvShape, scaling: str) -> KvShape:
     if kind != "yarn" or not 1.0 < factor < 1e6:
         raise UsageError(f"{scaling!r} is not known", where="rope_scaling", mend="write yarn:F, such as yarn:4")
     return replace(shape, max_position_embeddings=int(shape.max_position_embeddings * factor))
-
-
-def _whole(text: Mapping[str, Any], key: str) -> int:
-    value = text.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{key} is missing or no whole number", where="config.json", mend="is this a model folder?")
-    return value
 
 
 @dataclass(frozen=True)

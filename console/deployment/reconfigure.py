@@ -108,7 +108,15 @@ async def _model_facts(site: Site, values: Mapping[str, Any]) -> tuple[ModelFact
             drafter = json.loads(await site.files.read(f"{drafter_path}/config.json"))
     except NoSuchFile as error:
         return None, (f"{error}; the engine will refuse it",)
-    return replace(model_facts(target, drafter), weight_bytes=await _weight_bytes(site, path)), ()
+    except ValueError:
+        return None, (f"config.json of {path} or its drafter is no JSON; the engine will refuse it",)
+    try:
+        facts = model_facts(target, drafter)
+    except UsageError as error:
+        if not site.settings_file:
+            raise
+        return None, (f"{error}: what fits cannot be told",)  # another engine may know more models than we do
+    return replace(facts, weight_bytes=await _weight_bytes(site, path)), ()
 
 
 async def _weight_bytes(site: Site, folder: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from console.analysis.kv_bytes import ELEMENT_BYTES
 from console.deployment.capacity import Capacity, element_bytes, in_words, kv_shape, pool_of
 from console.errors import ExitCode, UsageError
 from console.verbs.given_files import read_json
@@ -82,7 +83,10 @@ async def capacity(call: Call) -> ExitCode:
             where="--context-length",
             mend=f"use {shape.max_position_embeddings} or less",
         )
-    per_token = shape.bytes_per_token(element_bytes("auto", shape.dtype), devices)
+    if shape.dtype not in ELEMENT_BYTES:
+        raise UsageError(f"dtype {shape.dtype!r} is not known", where="config.json")
+    size = element_bytes("auto", shape.dtype)
+    per_token, notes = shape.bytes_per_token(size, devices), shape.notes(size, devices)
     memory = call.arguments["memory"]
     if memory is None:  # just enough for one request of that length
         pages = -(-asked // page_size)
@@ -95,7 +99,8 @@ async def capacity(call: Call) -> ExitCode:
     ]
     if memory is None:
         lines.append(f"one request of full length needs {in_words(result.pool_bytes)}; give --memory for what fits")
-    call.say({"architecture": shape.architecture, "tensor_parallel": devices, **result.to_json()}, "\n".join(lines))
+    head = {"architecture": shape.architecture, "tensor_parallel": devices}
+    call.say({**head, **result.to_json(), "notes": list(notes)}, "\n".join([*lines, *notes]))
     return ExitCode.DONE if result.fits else ExitCode.CHECK_SAYS_NO
 
 

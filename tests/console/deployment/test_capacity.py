@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from console.analysis.kv_bytes import KvWidth
+from console.analysis.kv_layers import KvLayers
 from console.deployment.capacity import Capacity, KvShape, check_context, element_bytes, in_words, kv_shape, pool_of
 from console.errors import UsageError
 
@@ -44,7 +46,7 @@ def test_latent_attention_of_kimi_k2_takes_70272_bytes_in_bf16_on_every_device()
 
 
 def test_heads_are_split_over_devices_and_repeated_below_one_each() -> None:
-    shape = KvShape("LlamaForCausalLM", 32, 8, 128, 8192, "bfloat16")
+    shape = KvShape("LlamaForCausalLM", KvLayers(32), KvWidth(8, 128, 128), 8192, "bfloat16")
     assert [shape.bytes_per_token(2, devices) for devices in (1, 4, 8, 16)] == [131072, 32768, 16384, 16384]
 
 
@@ -66,6 +68,69 @@ def test_the_longest_context_counts_rope_scaling_once(stated: int, rope: dict[st
 def test_a_config_without_its_keys_names_the_one_missing() -> None:
     with pytest.raises(UsageError, match=r"^config\.json: num_hidden_layers is missing"):
         kv_shape({"num_attention_heads": 4})
+
+
+GROUPED: dict[str, Any] = {
+    **{"num_hidden_layers": 12, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "hidden_size": 512},
+    "max_position_embeddings": 8192,
+}
+A_LAYER = 2 * 2 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("family", "taken", "note"),
+    [
+        ({"full_attention_interval": 4, "linear_num_key_heads": 16}, 3 * A_LAYER, "9 layers keep nothing"),
+        ({"attn_type_list": [0, 0, 1] * 4}, 4 * A_LAYER, "8 layers keep nothing"),
+        ({"attn_layer_period": 6, "attn_layer_offset": 2, "mamba_d_state": 16}, 2 * A_LAYER, "10 layers keep nothing"),
+        ({"hybrid_override_pattern": "M-M*-M*-M-M*"}, 3 * A_LAYER, "9 layers keep nothing"),
+        ({"layer_types": ["conv", "full_attention"] * 6}, 6 * A_LAYER, "6 layers keep nothing"),
+        ({"cross_attention_layers": [3, 8]}, 10 * A_LAYER, "2 layers keep nothing"),
+        ({"sliding_window": 1024, "sliding_window_pattern": 6}, 12 * A_LAYER, f"takes {2 * A_LAYER:,} B"),
+        ({"sliding_window": 1024, "model_type": "gemma2"}, 12 * A_LAYER, f"takes {6 * A_LAYER:,} B"),
+        ({"sliding_window": 1024, "use_sliding_window": False}, 12 * A_LAYER, ""),
+        ({"sliding_window": 8192}, 12 * A_LAYER, ""),
+        ({"num_kv_shared_layers": 4}, 8 * A_LAYER, ""),
+        ({"num_key_value_heads": None, "multi_query": True}, 6 * A_LAYER, ""),
+        ({"v_head_dim": 32}, 9 * A_LAYER, ""),
+    ],
+)
+def test_layers_that_keep_less_than_every_token_are_told_apart(family: dict[str, Any], taken: int, note: str) -> None:
+    shape = kv_shape({**GROUPED, "torch_dtype": "bfloat16", **family})
+    assert shape.bytes_per_token(2) == taken
+    assert (note in " ".join(shape.notes(2))) if note else shape.notes(2) == ()
+
+
+@pytest.mark.parametrize(
+    ("family", "named"),
+    [
+        ({"num_key_value_heads": "2"}, "num_key_value_heads is '2'"),
+        ({"num_key_value_heads": [2, 2]}, "num_key_value_heads"),
+        ({"num_key_value_heads": -2}, "num_key_value_heads"),
+        ({"head_dim": 64.5}, "head_dim"),
+        ({"head_dim": None, "hidden_size": 511}, "hidden_size 511"),
+        ({"text_config": [1]}, "text_config"),
+        ({"rope_scaling": "yarn"}, "rope_scaling"),
+        ({"rope_scaling": {"type": "yarn", "factor": float("nan")}}, "factor"),
+        ({"layer_types": ["warp_attention"] * 12}, "warp_attention"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+        ({"block_configs": [{}]}, "block_configs"),
+        ({"swa_num_key_value_heads": 8}, "swa_num_key_value_heads"),
+        ({"mamba_d_ssm": 4096}, "mamba_d_ssm"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
+        ({"torch_dtype": {"text": "float32"}}, "dtype"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused_by_name(family: dict[str, Any], named: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        kv_shape({**GROUPED, **family})
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [None, [], "x", 3])
+def test_what_is_no_object_is_no_config(config: Any) -> None:
+    with pytest.raises(UsageError, match="one JSON object"):
+        kv_shape(config)
 
 
 def test_a_context_above_the_models_names_both_numbers() -> None:
